@@ -16,14 +16,14 @@ if signals.is_command():
     signals.exit_at_once()
 
 from . import extend, gradients, metrics
-from .app.loading import load
+from .app.pipeline import load
+from .base import __version__ as __version__
 from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
-from .base.version import __version__ as __version__
 from .features.example import Example
 from .gradients.entry import loss_and_gradient
-from .graph import uai
-from .graph.dense import DenseGaussian
+from .graph import formats, uai
 from .graph.structure import Graph
+from .graph.tables import DenseGaussian
 from .inference.anytime import Anytime
 from .inference.base import Result
 from .inference.exact import Exact
@@ -86,7 +86,8 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
         if name in _ROOMS:
             return import_module(f".{_ROOMS[name]}", __name__)
         if name in _LATER:
-            return getattr(import_module(f".{_LATER[name]}", __name__), name)
+            globals()[name] = found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+            return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -135,6 +136,7 @@ __all__ = [
     "datasets",
     "extend",
     "features",
+    "formats",
     "gradients",
     "load",
     "loss_and_gradient",

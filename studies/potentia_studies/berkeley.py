@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import potentia as pt
-from potentia.app.report.images import Original, pack
+from potentia.app.report.figures import Original, pack
 from potentia.app.report.rows import Cell, Row, Table, grid
 from potentia.features.colour import resize
 

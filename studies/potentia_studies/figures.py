@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import potentia as pt
-from potentia.app.report.images import Original, Panels, panels_of
+from potentia.app.report.figures import Original, Panels, panels_of
 
 from .study import Rows
 

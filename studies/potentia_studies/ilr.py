@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 import potentia as pt
 from potentia.app.demo import curves, fit_row
-from potentia.app.report.images import Original
+from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Row, key_of
 from potentia.features.colour import reduce_labels, resize
 from potentia.features.image import image_examples, reduced_size
@@ -116,7 +116,6 @@ class IlrSet:
             sweeps=5 if quick else 25,
             message_tol=self.message_tol,
             tol=1e-4 if solver == "direct" else 0.0,
-            mode=cell["mode"],
             solver=solver,
             schedule=self.schedule,
             track_error=quick or (() if blind else self.tracked),
@@ -129,7 +128,9 @@ class IlrSet:
         passes over all rows that this takes are cheap, and they find better functions than 25 stochastic ones.
         """
         classes = {cell["node"], cell["edge"]}
-        if cell["mode"] != "joint" or not classes & set(CONVEX):
+        if cell["mode"] != "joint":
+            return cast(Solver, cell["mode"])
+        if not classes & set(CONVEX):
             return "alternating"
         direct = CONVEX if self.images is not None else (*CONVEX, "mlp")
         return "direct" if classes <= set(direct) else "mixed"

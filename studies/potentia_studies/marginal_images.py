@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import potentia as pt
-from potentia.app.report.images import Original, pack
+from potentia.app.report.figures import Original, pack
 from potentia.app.report.rows import Cell, Row, Table
 from potentia.features.colour import upsample_marginals
 

@@ -7,7 +7,7 @@ import numpy as np
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
-from potentia.gradients.entry import Gradient
+from potentia.gradients.base import Gradient
 
 from .figures import Figure, name_axes, panels, share_legend, values_of
 from .study import Originals, Rows, Study

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potentia.app.report.images import Original
+from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Table
 from potentia.base.types import PotentiaError
 

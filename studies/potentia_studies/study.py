@@ -12,7 +12,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from potentia.app.report.images import Original
+from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Column, Row, Say, Table, run_cells
 from potentia.base.files import replacing
 

@@ -5,9 +5,8 @@ import subprocess
 
 import pytest
 
-from potentia.app.cli import _parser, main
-from potentia.app.commands import studies
-from potentia.app.commands.completion import script
+from potentia.app.cli import main
+from potentia.app.commands import NAMES
 
 
 def test_without_a_command_there_is_help(capsys):
@@ -53,17 +52,18 @@ def test_options_may_be_shortened(tmp_path, capsys):
     ("words", "found"),
     [
         (["tr"], ["train"]),
-        (["reproduce", "hor"], [name for name in studies.NAMES if name.startswith("hor")]),
+        (["reproduce", "hor"], [name for name in NAMES if name.startswith("hor")]),
         (["infer", "m.uai", "--method", "t"], ["trw"]),
         (["infer", "--ev"], ["--evidence"]),
         (["train", "--im"], ["--images"]),
     ],
 )
-def test_bash_completes(words, found):
+def test_bash_completes(words, found, capsys):
     asked = (
         f"COMP_WORDS=(potentia {' '.join(words)}); COMP_CWORD={len(words)}; _potentia; echo ${{COMPREPLY[@]}}"
     )
-    line = script(_parser(), "bash") + "\n" + asked
+    assert main(["completion", "bash"]) == 0
+    line = capsys.readouterr().out + asked
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout.split() == found
 

@@ -13,9 +13,7 @@ from scipy import ndimage
 
 import potentia as pt
 from potentia.app import image_pipeline, image_stages, images, pixels
-from potentia.app.classes import find_classes
 from potentia.app.cli import main
-from potentia.app.cross_fitting import Sample, cross_fit
 from potentia.app.image_files import (
     ImageFile,
     Mask,
@@ -28,7 +26,8 @@ from potentia.app.image_files import (
     read_tiff,
     write_tiff,
 )
-from potentia.app.intensity import learn_intensity
+from potentia.app.image_stages import Sample, cross_fit
+from potentia.app.pixel_values import find_classes, learn_intensity
 from potentia.app.training import Run
 
 Image = pytest.importorskip("PIL.Image")

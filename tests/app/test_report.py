@@ -12,8 +12,7 @@ import pytest
 from browser import CHROMIUM, Page
 from potentia.app.cli import main
 from potentia.app.plot import Line
-from potentia.app.report.charts import chart, make_axis
-from potentia.app.report.images import PALETTE, data_uri, pack, panels_of, png, viewer_data
+from potentia.app.report.figures import PALETTE, chart, data_uri, make_axis, pack, panels_of, png, viewer_data
 from potentia.app.report.page import report, result_sentence
 from potentia.app.report.rows import names, runs_table, shown, study_facts
 from potentia.base.types import PotentiaError

@@ -11,9 +11,9 @@ import pytest
 import potentia as pt
 from own_data import make_images, make_sequences, make_table
 from potentia.app import images, sequences, tables
-from potentia.app.classes import find_classes
 from potentia.app.image_files import Mask, paired_files, read_image, read_mask, write_mask
 from potentia.app.pipeline import Staging
+from potentia.app.pixel_values import find_classes
 from potentia.app.table_files import Label, learn_feature, learn_label, read_table, write_table
 from potentia.app.training import Run
 from potentia.base.progress import Bar
@@ -710,10 +710,10 @@ def test_staged_files_appear_together_or_not_at_all(tmp_path):
 
     def write(fail):
         with Staging(tmp_path / "out") as staging:
-            staging.path("a", "1").write_text("new")
+            staging.file("a", "1").write_text("new")
             if fail:
                 raise OSError(28, "No space left on device")
-            staging.path("b", "2").write_text("new")
+            staging.file("b", "2").write_text("new")
 
     with pytest.raises(pt.PotentiaError, match="out cannot be written: No space left"):
         write(True)

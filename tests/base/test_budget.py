@@ -12,7 +12,7 @@ import pytest
 import potentia as pt
 from potentia.app.table_files import read_table
 from potentia.base.saving import read_file, write_file
-from potentia.features.sequences import conll
+from potentia.features.tokens import conll
 from potentia.learn.part_files import read_part, write_part
 
 NOT_ENOUGH = r"needs about [\d.]+ GB of memory, but 0\.1 GB are available"

@@ -444,7 +444,7 @@ def targets(folder):
             "iterations": 1,
             "sweeps": 1,
             "tol": 0.1,
-            "mode": "joint",
+            "solver": "auto",
             "class_weight": [1.0, 2.0],
         },
         pt.MarginalRisk: {"loss": "univariate_logistic", "inference": pt.TRW(iterations=2), "iterations": 1},

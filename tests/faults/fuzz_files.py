@@ -38,7 +38,7 @@ from potentia.app.image_files import read_image, read_mask
 from potentia.app.table_files import read_table
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.schema import Array
-from potentia.features.sequences import conll
+from potentia.features.tokens import conll
 from potentia.models.multilabel import base
 from potentia_studies import baselines
 

@@ -81,7 +81,7 @@ CRFS = {
         name: case._replace(learner=replace(case.learner, iterations=ITERATIONS[name]))
         for name, case in LEARNERS.items()
     },
-    "fixed": Case(LINEAR, ilr(mode="univariate_fixed", iterations=30)),
+    "fixed": Case(LINEAR, ilr(solver="univariate_fixed", iterations=30)),
     "gibbs": some(pt.Gibbs(samples=20, burn_in=5, seed=0), "surrogate_likelihood", 15),
     "mean_field": some(pt.MeanField(iterations=5), "univariate_logistic", 30),
 }

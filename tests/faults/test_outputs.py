@@ -124,7 +124,7 @@ def test_a_killed_run_leaves_a_hidden_folder_that_the_next_one_removes(tmp_path)
 def test_another_process_may_write_some_of_the_files(tmp_path):
     out = tmp_path / "out"
     with Staging(out) as staging:
-        pickle.loads(pickle.dumps(staging)).path("labels", "a").write_text("whole")
+        pickle.loads(pickle.dumps(staging)).file("labels", "a").write_text("whole")
     assert (out / "labels" / "a").read_text() == "whole"
 
 

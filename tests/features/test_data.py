@@ -13,9 +13,9 @@ from scipy import sparse
 from data_sets import DATA, needs
 from potentia.base.types import PotentiaError
 from potentia.features import datasets
-from potentia.features.data_files import read_pixels
+from potentia.features.datasets import read_pixels
 from potentia.features.example import Example
-from potentia.features.sequences import token_spans
+from potentia.features.tokens import token_spans
 from potentia.graph.structure import Graph
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from potentia.base.types import PotentiaError
 from potentia.features import span_scores, span_table
-from potentia.features.schemes import SCHEMES, find_scheme
-from potentia.features.spans import spans
+from potentia.features.schemes import SCHEMES, find_scheme, spans
 from tags import legal, tags
 
 

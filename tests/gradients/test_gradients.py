@@ -9,10 +9,7 @@ import pytest
 import potentia as pt
 from potentia.base.types import PotentiaError
 from potentia.gradients.implicit import linear_response
-from potentia.gradients.likelihood import SurrogateEM
-from potentia.gradients.local import Pseudolikelihood
-from potentia.gradients.losses import LOSSES
-from potentia.gradients.marginal import SmoothedError, UnivariateLogistic
+from potentia.gradients.losses import LOSSES, Pseudolikelihood, SmoothedError, UnivariateLogistic
 from potentia.gradients.perturbation import Perturbation
 from potentia.gradients.truncated import BackPropagation, Truncated
 from potentia.graph.cotangents import MarginalCotangent
@@ -305,7 +302,7 @@ def test_em_with_mean_field_given_and_trw_free_is_above_the_likelihood():
         y = np.where(rng.random(9) < 0.5, -1, rng.integers(2, size=9))
         exact = pt.loss_and_gradient("likelihood", pt.Exact(), graph, theta, y)[0]
         free, given = pt.TRW(iterations=2000, tol=1e-10), pt.MeanField(iterations=2000)
-        bound = pt.loss_and_gradient(SurrogateEM(), free, graph, theta, y, clamped=given)[0]
+        bound = pt.loss_and_gradient("surrogate_em", free, graph, theta, y, clamped=given)[0]
         assert bound >= exact - 1e-8
 
 

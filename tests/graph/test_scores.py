@@ -11,8 +11,13 @@ import potentia as pt
 import reference as ref
 from potentia import Potts
 from potentia.base.types import InfeasibleError, PotentiaError
-from potentia.graph.labels import indicators_to_labels, labels_to_indicators, observed_states
-from potentia.graph.scores import Scores, score_labels
+from potentia.graph.scores import (
+    Scores,
+    indicators_to_labels,
+    labels_to_indicators,
+    observed_states,
+    score_labels,
+)
 from potentia.graph.structure import Graph
 from zoo import Problem, problems
 

@@ -96,8 +96,8 @@ def test_the_lattice_filters_like_a_gaussian(d: int) -> None:
     rng = np.random.default_rng(d)
     points = rng.uniform(0, 3, (400, d))
     values = rng.uniform(0, 1, (400, 2))
-    close = pt.DenseGaussian(points, 1.0, normalisation=None, exact=False).kernel
-    exact = pt.DenseGaussian(points, 1.0, normalisation=None, exact=True).kernel
+    close = pt.DenseGaussian(points, 1.0, normalisation=None, exact=False)
+    exact = pt.DenseGaussian(points, 1.0, normalisation=None, exact=True)
     ratio = close.multiply(values) / exact.multiply(values)
     assert np.abs(ratio - 1).mean() < 0.15
     other = rng.standard_normal((400, 2))

@@ -17,7 +17,8 @@ from potentia.base.types import InfeasibleError, WidthError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference import elimination
-from potentia.inference.elimination import adjacency, cliques, find_order, plan
+from potentia.inference.elimination import adjacency, find_order, plan
+from potentia.kernels.ordering import order_cliques
 
 UAI = DATA / "uai"
 
@@ -179,8 +180,8 @@ def test_memory_of_all_messages_is_limited():
 
 def test_evidence_narrows_the_graph():
     graph = Graph.grid((6, 6), n_states=2)
-    free = plan(Scores(graph, {})).found.width
-    cut = plan(Scores(graph, {}, {6 * i + 3: 0 for i in range(6)})).found.width
+    free = plan(Scores(graph, {})).cost.width
+    cut = plan(Scores(graph, {}, {6 * i + 3: 0 for i in range(6)})).cost.width
     assert (free, cut) == (6, 3)
 
 
@@ -204,7 +205,7 @@ def test_cliques_form_a_junction_tree():
     scope = np.array([rng.permutation(n)[:2] for _ in range(70)])
     ptr, neighbour = adjacency(n, np.arange(0, 141, 2), scope.ravel())
     found = find_order(rng.integers(2, 5, size=n), ptr, neighbour)
-    clique_ptr, clique = cliques(found, ptr, neighbour)
+    clique_ptr, clique = order_cliques(ptr, neighbour, found.order, found.members)
     sets = [set(clique[a:b].tolist()) for a, b in pairwise(clique_ptr)]
     position = np.argsort(found.order)
     assert sorted(found.order.tolist()) == list(range(n))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia.graph.cotangents import clique_kinds, flat_marginals, user_tables
+from potentia.graph.cotangents import flat_marginals, user_tables
 from potentia.graph.scores import Scores
 from potentia.inference import forest
 from potentia.inference.base import Inference
@@ -69,7 +69,7 @@ def test_expectations_of_any_method_are_its_marginals_summed_over_shared_tables(
     inference = pt.TRW(iterations=50)
     result, found = inference.run(scores, None), inference.expectations(scores)
     assert found.value == result.value
-    for kind in clique_kinds(scores):
+    for kind in scores.graph.clique_kinds:
         sums = flat_marginals(result.marginals[kind]).reshape(-1, 4).sum(axis=0)
         np.testing.assert_allclose(found.tables[kind], sums)
     np.testing.assert_allclose(found.tables["node"], result.variable_marginals.sum(axis=0))

@@ -23,10 +23,18 @@ import reference as ref
 from potentia.app.cli import main
 from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels
-from potentia.inference.map import moves, portfolio, toulbar2
-from potentia.inference.map.cuts import _least, _PairTables, move_labels, roof_duality
+from potentia.inference.clock import Clock
+from potentia.inference.map import moves, portfolio
 from potentia.inference.map.dual import ascend, dual
-from potentia.inference.map.moves import Blocks, Windows, solve_components
+from potentia.inference.map.moves import (
+    Blocks,
+    Windows,
+    choice_energies,
+    least_energy,
+    move_labels,
+    roof_duality,
+    solve_components,
+)
 from potentia.inference.map.task import SearchTask, penalty, reduce, trivial_bound
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
@@ -64,7 +72,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> SearchTask:
     """A task after propagation."""
-    task = SearchTask(Scores(graph, theta, observed), None, 0)
+    task = SearchTask(Scores(graph, theta, observed), Clock(None, None), 0)
     task.restrict(task.scores.singles > -np.inf, "propagation")
     return task
 
@@ -146,7 +154,7 @@ def test_exact_search_from_a_forbidden_labelling_misses_nothing() -> None:
     forbidden = ref.labellings(problem.graph)[ref.label_scores(*problem.model) == -np.inf]
     inside = task.problem.scores.singles[np.arange(6), forbidden] > -np.inf
     task.labels = forbidden[inside.all(axis=1)][0]
-    search = toulbar2.ExactSearch(task)
+    search = portfolio.ExactSearch(task)
     search.wait()
     search.stop()
     assert task.score == pytest.approx(ref.max_score(*problem.model), rel=1e-9)
@@ -170,7 +178,7 @@ def bounds_of_exact_search(task: SearchTask, enough: Callable[[SearchTask], bool
         tighten(bound, part)
 
     task.tighten = note  # type: ignore[method-assign]
-    search = toulbar2.ExactSearch(task)
+    search = portfolio.ExactSearch(task)
     while search.collect() and not enough(task):
         time.sleep(0.01)
     search.stop()
@@ -196,7 +204,7 @@ def test_a_search_that_is_cut_off_leaves_its_bound() -> None:
     theta = {kind: 3 * table for kind, table in scores(graph, np.random.default_rng(0)).items()}
     best = pt.MAP().infer(graph, theta)
     assert best.bound == "exact"
-    task = SearchTask(Scores(graph, theta), 600.0, 0)
+    task = SearchTask(Scores(graph, theta), Clock(600.0, None), 0)
     trivial = trivial_bound(task.scores)
     task.tighten(trivial, "maxima of the tables")
     found = bounds_of_exact_search(task, lambda task: task.bound_by == "toulbar2")
@@ -237,9 +245,11 @@ def test_exact_search_ends_with_the_process_that_started_it(number: int, tmp_pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_exact_search_ends_by_itself_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toulbar2, "_GRACE", 0.0)
+    monkeypatch.setattr(portfolio, "_GRACE", 0.0)
     graph = pt.Graph.complete(60, n_states=4)
-    search = toulbar2.ExactSearch(SearchTask(Scores(graph, scores(graph, np.random.default_rng(0))), 2.0, 0))
+    search = portfolio.ExactSearch(
+        SearchTask(Scores(graph, scores(graph, np.random.default_rng(0))), Clock(2.0, None), 0)
+    )
     until(lambda: not search.collect())  # nobody stops it
     search.stop()
 
@@ -480,12 +490,10 @@ def test_a_flow_stopped_early_decides_nothing() -> None:
     graph = pt.Graph.grid((10, 10), n_states=2)
     task = open_task(graph, scores(graph, rng))
     assert task.problem.scores is not None
-    energy = _PairTables(task.problem.scores).energy(
-        np.zeros(100, dtype=np.int64), np.ones(100, dtype=np.int64)
-    )
-    chosen, bound = _least(energy, 5)
+    energy = choice_energies(task.problem.scores)(np.zeros(100, dtype=np.int64), np.ones(100, dtype=np.int64))
+    chosen, bound = least_energy(energy, 5)
     assert (chosen == -1).all()
-    assert bound <= _least(energy, 2**62)[1]
+    assert bound <= least_energy(energy, 2**62)[1]
 
 
 def test_equal_seeds_give_equal_labellings() -> None:
@@ -520,12 +528,12 @@ def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_ctrl_c_ends_the_search_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[toulbar2.ExactSearch] = []
+    started: list[portfolio.ExactSearch] = []
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    class Watched(toulbar2.ExactSearch):
+    class Watched(portfolio.ExactSearch):
         def __init__(self, task: SearchTask) -> None:
             super().__init__(task)
             started.append(self)

@@ -12,9 +12,9 @@ import potentia as pt
 import reference
 import zoo
 from potentia.graph.scores import Scores
-from potentia.inference import entropy as entropies
 from potentia.inference import pair_engine, tree_weights
-from potentia.inference.engine import Tape, drive
+from potentia.inference.engine import Tape, bethe, drive
+from potentia.inference.messages import reweighted, smoothed
 from potentia.inference.pair_engine import PairEngine, suits_pairs
 from potentia.inference.region_engine import RegionEngine
 from potentia.kernels.star_blocks import RECEIVES
@@ -309,11 +309,11 @@ def test_iterations_done_together_are_those_done_one_by_one(states, monkeypatch)
 
 
 METHODS = {
-    "trw": lambda g: entropies.reweighted(g, None),
-    "bethe": entropies.bethe,
-    "smoothed": lambda g: entropies.smoothed(g, 0.3),
-    "sharp": lambda g: entropies.smoothed(g, 1e-3),
-    "maximum": lambda g: entropies.smoothed(g, 0.0),
+    "trw": lambda g: reweighted(g, None),
+    "bethe": bethe,
+    "smoothed": lambda g: smoothed(g, 0.3),
+    "sharp": lambda g: smoothed(g, 1e-3),
+    "maximum": lambda g: smoothed(g, 0.0),
 }
 
 
@@ -339,7 +339,7 @@ def test_probability_and_log_blocks_meet_in_one_graph():
     edge[:60] *= 1e4
     edge[60:120][rng.random((60, 3, 3)) < 0.2] = -np.inf
     theta = {"node": rng.normal(size=(1600, 3)), "edge": edge}
-    entropy = entropies.smoothed(graph, 0.5)
+    entropy = smoothed(graph, 0.5)
     mixed = PairEngine(Scores(graph, theta), entropy)
     assert set(mixed.blocks.mode) == {0, 1}
     drive(mixed, 10, 0.0)
@@ -398,7 +398,7 @@ def test_one_shared_table_equals_the_same_table_for_every_pair():
 
 def test_wavefronts_equal_raster_order():
     problem = zoo.zoo()["grid"]
-    entropy = entropies.reweighted(problem.graph, 0.5)
+    entropy = reweighted(problem.graph, 0.5)
     engine = PairEngine(Scores(*problem.model), entropy, "sequential")
     assert engine.layout.variable.shape[0] < problem.graph.n_variables  # several variables at once
     drive(engine, 2, 0.0)
@@ -529,7 +529,7 @@ def test_large_mixed_states_take_the_general_path_with_the_same_result():
     assert not suits_pairs(graph)
     theta = zoo.scores(graph, rng)
     result = pt.TRW(**LONG).infer(graph, theta)
-    engine = PairEngine(Scores(graph, theta), entropies.reweighted(graph, None))
+    engine = PairEngine(Scores(graph, theta), reweighted(graph, None))
     drive(engine, 20_000, 1e-13)
     np.testing.assert_allclose(engine.read().singles, result.variable_marginals, atol=1e-10)
 
@@ -552,7 +552,7 @@ def test_tables_of_any_size_are_laid_out_as_the_pairs_are_seen(states, case, sin
         theta["edge"][::7, 0, 1] = -np.inf
     if single and case != "mixed":
         theta["edge"] = theta["edge"].astype(np.float32)
-    scores, entropy = Scores(graph, theta), entropies.reweighted(graph, 0.6)
+    scores, entropy = Scores(graph, theta), reweighted(graph, 0.6)
     engines = [kind(scores, entropy) for kind in (PairEngine, RegionEngine)]
     for engine in engines:
         drive(engine, 5, 0.0)
@@ -1079,9 +1079,9 @@ def test_uniform_messages_do_not_depend_on_how_messages_were_held():
 def test_scores_in_single_precision_are_kept_so_where_their_range_is_bounded():
     graph = pt.Graph.grid((3, 4), n_states=3)
     theta = {k: t.astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(0)).items()}
-    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float32
+    assert Scores(graph, theta, own=True).kind("edge", widen=False)[0].dtype == np.float32
     theta["edge"][0, 0, 0] = -np.inf
-    assert Scores(graph, theta, own=True).as_given("edge")[0].dtype == np.float64
+    assert Scores(graph, theta, own=True).kind("edge", widen=False)[0].dtype == np.float64
 
 
 FLOAT32 = {

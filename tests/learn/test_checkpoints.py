@@ -11,7 +11,7 @@ import potentia as pt
 import saved_models
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.schema import Array
-from potentia.gradients.loss import check_starts
+from potentia.gradients.base import check_starts
 from potentia.learn.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")

@@ -525,7 +525,7 @@ def test_commands_give_the_same_files_on_a_cluster(processes, client, tmp_path, 
 
 def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
     from own_data import make_sequences
-    from potentia.app import sequence_files
+    from potentia.app import sequences
     from potentia.app.cli import main
 
     grow(processes, client, 2)
@@ -533,8 +533,8 @@ def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, mon
     make_sequences(tmp_path / "corpus" / "a.tsv", 20)
     make_sequences(tmp_path / "corpus" / "b.tsv", 4)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sequence_files, "SPAN_BYTES", 300)
-    assert len(list(itertools.chain(*sequence_files.spans_by_file(Path("corpus"), None).values()))) > 4
+    monkeypatch.setattr(sequences, "SPAN_BYTES", 300)
+    assert len(list(itertools.chain(*sequences.spans_by_file(Path("corpus"), None).values()))) > 4
     found = []
     for where in ([], ["--cluster", processes.scheduler_address]):
         out = f"out{len(where)}"

@@ -164,7 +164,7 @@ def test_the_objective_is_the_smoothed_loss_at_the_messages():
     truth = 0.0
     for kind, potential in state.potentials.items():
         index = part.targets[kind]
-        truth += 0.3 * potential.scores(part.matrix(kind)[:])[np.arange(len(index)), index].sum()
+        truth += 0.3 * potential.scores(part.features[kind][:])[np.arange(len(index)), index].sum()
     penalties = sum(0.3 * p.penalty() for p in state.potentials.values())
     assert state.history[-1]["objective"] == pytest.approx(value - truth + penalties, rel=1e-10)
 
@@ -287,14 +287,14 @@ def test_tied_regions_of_three_variables():
 def test_joint_training_beats_the_comparisons():
     train, test = noisy(4, (40, 40)), noisy(4, (40, 40), seed=9)
     errors = {}
-    for mode in ("joint", "univariate_fixed", "piecewise"):
+    for solver in ("auto", "univariate_fixed", "piecewise"):
         potentials = {"node": Boosting(rounds=40), "edge": Linear()}
-        learner = pt.IteratedLogistic(iterations=6, sweeps=10, mode=mode, track_error=False)
+        learner = pt.IteratedLogistic(iterations=6, sweeps=10, solver=solver, track_error=False)
         crf = pt.CRF(potentials, learner).fit(train)
-        errors[mode] = 1 - crf.score(test)
-        assert len(crf.history_) == (1 if mode == "piecewise" else 6)
-    assert errors["joint"] < errors["univariate_fixed"]
-    assert errors["joint"] < errors["piecewise"]
+        errors[solver] = 1 - crf.score(test)
+        assert len(crf.history_) == (1 if solver == "piecewise" else 6)
+    assert errors["auto"] < errors["univariate_fixed"]
+    assert errors["auto"] < errors["piecewise"]
 
 
 def test_hidden_labels_are_dropped_with_their_regions_by_default():
@@ -305,11 +305,11 @@ def test_hidden_labels_are_dropped_with_their_regions_by_default():
         y[k::4] = -1
         hidden.append(Example(e.graph, e.features, y))
     data = pt.IteratedLogistic().gather(hidden, {"node": Linear(), "edge": Linear()})
-    assert data.n_rows("node") == sum((e.labels >= 0).sum() for e in hidden)
+    assert data.n_rows["node"] == sum((e.labels >= 0).sum() for e in hidden)
     for e in hidden:
         both = (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1)
         assert both.sum() > 0
-    assert data.n_rows("edge") == sum(
+    assert data.n_rows["edge"] == sum(
         (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1).sum() for e in hidden
     )
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(hidden)
@@ -428,7 +428,7 @@ def test_shards_change_nothing(monkeypatch):
     # a shard's messages rest together, so where they rest depends on the cut
     learner = pt.IteratedLogistic(**SMALL, message_tol=0.0)
     whole = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     cut = pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(examples)
     assert cut.history_[-1]["objective"] == pytest.approx(whole.history_[-1]["objective"], rel=1e-9)
     for a, b in zip(whole.predict(examples), cut.predict(examples), strict=True):
@@ -627,7 +627,6 @@ def test_warm_start_continues_from_the_fitted_potentials():
     [
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": {"node": 0.1}}, "epsilon must name"),
-        ({"mode": "both"}, "mode"),
         ({"solver": "newton"}, "solver"),
         ({"hidden": "maybe"}, "hidden"),
         ({"delta": 3}, "delta"),
@@ -662,8 +661,8 @@ def test_all_single_variable_kinds_are_fixed_at_zero_messages(kinds):
         for _ in range(30)
     ]
 
-    def tables(mode):
-        learner = pt.IteratedLogistic(iterations=3, mode=mode, track_error=False)
+    def tables(solver):
+        learner = pt.IteratedLogistic(iterations=3, solver=solver, track_error=False)
         crf = pt.CRF({k: Linear() for k in (*kinds, "e")}, learner).fit(examples)
         return {k: crf.potentials_[k].table_ for k in "abe"}
 
@@ -678,8 +677,8 @@ def test_soft_targets_need_messages_and_other_options_must_make_sense():
         with pytest.raises(pt.PotentiaError, match=words):
             pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**options)).fit(noisy(1))
 
-    refused("hidden='soft' needs mode='joint', not 'piecewise'", hidden="soft", mode="piecewise")
-    refused("hidden='soft' needs mode='joint'", hidden="soft", mode="univariate_fixed")
+    refused("hidden='soft' needs solver='alternating'", hidden="soft", solver="piecewise")
+    refused("hidden='soft' needs solver='alternating'", hidden="soft", solver="direct")
     refused("epsilon must be a number", epsilon="a")
     refused("epsilon must be a number", epsilon=None)
     refused("tol must be a number", tol="x")

@@ -10,7 +10,7 @@ from sklearn.preprocessing import PolynomialFeatures
 import potentia as pt
 from data_sets import DATA, needs
 from potentia.kernels.frank_wolfe import assemble, maximise_on_simplex
-from potentia.learn import margin_problem, margin_solvers
+from potentia.learn import margin_problem, max_margin
 from potentia.learn.margin_problem import AnyOracle, ChainOracle
 
 PRECISE = {"tol": 1e-6, "iterations": 2000}
@@ -194,7 +194,7 @@ def test_an_approximate_oracle_trains_too():
 
 
 def test_few_slots_still_converge(monkeypatch):
-    monkeypatch.setattr(margin_solvers, "_SLOTS", 2)
+    monkeypatch.setattr(max_margin, "_SLOTS", 2)
     examples = words(states=2)
     learner = pt.MaxMargin(ridge=0.05, tol=1e-3, iterations=3000)
     crf = pt.CRF({"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}, learner).fit(examples)
@@ -226,7 +226,7 @@ def random_delta(example):
 @pytest.mark.parametrize("edge", [pt.Constant(), pt.Linear(), pt.Zero()], ids=["constant", "linear", "zero"])
 def test_chain_kernel_equals_the_generic_path(edge, monkeypatch):
     # steps equalise scores, and then rounding decides which labelling is best: compare before that matters
-    monkeypatch.setattr(margin_solvers, "_FEW", 1)
+    monkeypatch.setattr(max_margin, "_FEW", 1)
     monkeypatch.setattr(AnyOracle, "revisits", 1)
     monkeypatch.setattr(ChainOracle, "revisits", 1)
     examples = words(edge_features=isinstance(edge, pt.Linear))
@@ -582,14 +582,14 @@ def test_the_relaxation_of_loopy_graphs_converges_in_few_passes():
 
 @pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 def test_frank_wolfe_returns_the_best_parameters_it_saw(monkeypatch, tmp_path):
-    seen, answers = [], margin_solvers.answers
+    seen, answers = [], max_margin.answers
 
     def watched(problem, oracle, w):
         found = answers(problem, oracle, w)
         seen.append(0.5 * float(problem.eta @ (w * w)) + float(found[2].mean()))
         return found
 
-    monkeypatch.setattr(margin_solvers, "answers", watched)
+    monkeypatch.setattr(max_margin, "answers", watched)
     examples = words(n=12, states=4)
     potentials = {"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}
     learner = pt.MaxMargin(ridge=1e-4, iterations=4, tol=0)

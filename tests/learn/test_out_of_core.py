@@ -12,7 +12,7 @@ import potentia as pt
 from learners import LEARNERS, digest, hidden, ilr, weighted
 from potentia import Constant, Example, Linear
 from potentia.base.saving import read_file, write_file
-from potentia.learn import examples as shards
+from potentia.learn import part as shards
 from potentia.learn import part_files
 from sample_images import noisy
 

@@ -8,12 +8,12 @@ import pytest
 
 import potentia as pt
 from potentia import Constant, Example, Linear, PotentiaError
-from potentia.base.optimise import Search
+from potentia.base import optimise
+from potentia.base.optimise import Search, lbfgs
 from potentia.base.threads import thread_count
-from potentia.learn import base, risk_objective
-from potentia.learn.base import descend, set_parameters
+from potentia.learn import risk_objective
 from potentia.learn.risk import MarginalRisk
-from potentia.learn.risk_objective import open_risk
+from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
 from reference import differences
 from sample_images import noisy
 
@@ -48,13 +48,13 @@ def test_the_gradient_reaches_every_parameter(loss, edge):
     )
     learner = MarginalRisk(loss, **QUICK)
     potentials = {"node": pt.MLP(hidden=3), "edge": edge}
-    risk, states = open_risk(learner.gather(examples, potentials), learner, len(examples))
-    begun = risk.begin(states, potentials, False)
+    data = learner.gather(examples, potentials)
+    totals, states = open_parts(data, learner, len(examples))
+    begun = begin_potentials(data, None, states, potentials, False)
     rng = np.random.default_rng(0)
 
     def at(vector):
-        set_parameters(begun, vector)
-        return risk(states, begun)[:2]
+        return Risk(data, learner.ridge, totals, begun, states)(vector)[:2]
 
     point = 0.3 * rng.standard_normal(sum(f.n_parameters for f in begun.values()))
     np.testing.assert_allclose(at(point)[1], differences(lambda v: at(v)[0], point), rtol=1e-5, atol=1e-8)
@@ -69,7 +69,7 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     assert seen == [2]
     assert thread_count(None) == 3
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
     evaluate, used = risk_objective.evaluate, []
 
@@ -86,7 +86,7 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
 def test_shards_and_threads_change_nothing(monkeypatch):
     examples = noisy(5)
     whole = crf(threads=1).fit(examples)
-    monkeypatch.setattr("potentia.learn.examples.SHARD_ENTRIES", 1)
+    monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     cut = crf(threads=2).fit(examples)
     monkeypatch.setattr("potentia.learn.data.PART_ENTRIES", 1)
     in_parts = crf(threads=2).fit(examples)
@@ -296,21 +296,21 @@ def test_potentials_without_gradients_and_examples_without_labels_are_refused():
 
 def test_an_objective_without_minimum_ends_at_parameters_that_can_be_used():
     """As the truncated likelihood with too few iterations [MBL-tpami sec. 7.3]."""
-    largest, search, diverged = [], Search(np.ones(2)), False
+    largest, search = [], Search(np.ones(2))
 
     def slide(x):
         largest.append(np.abs(x).max())
         return -float((x**4).sum()), -4.0 * x**3
 
     while not search.stopped:
-        search, diverged = descend(search, slide)
-    assert diverged
+        search = lbfgs(search, slide)
+    assert search.diverged
     assert max(largest) <= 1e50
     assert 1e3 < np.abs(search.point).max() <= 1e50
 
 
 def test_running_away_is_said_and_ends_the_fit(monkeypatch):
-    monkeypatch.setattr(base, "DIVERGED", 1e-3)
+    monkeypatch.setattr(optimise, "DIVERGED", 1e-3)
     with pytest.warns(pt.ConvergenceWarning, match="ran away") as caught:
         model = crf(start="zero", incremental=2).fit(noisy(4))
     assert len(caught) == 1
@@ -327,10 +327,10 @@ def test_a_line_search_that_meets_no_number_restarts():
 
     search = Search(np.array([-3.0]))
     while not search.stopped:
-        search, _ = descend(search, hill)
+        search = lbfgs(search, hill)
     assert search.point[0] == pytest.approx(1.9, abs=0.1)
     with pytest.raises(PotentiaError, match="where the fit begins"):
-        descend(Search(np.array([3.0])), hill)
+        lbfgs(Search(np.array([3.0])), hill)
 
 
 @pytest.mark.parametrize("batch", [2, 4, 5])

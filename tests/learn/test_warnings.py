@@ -23,7 +23,6 @@ CUT_OFF = {
     "lmsbn": lambda: pt.LMSBN(1e-3, order="index", passes=1).fit(X, Y),
     "lmsbn, learned order": lambda: pt.LMSBN(1e-3, passes=1).fit(X, Y),
     "independent": lambda: pt.multilabel.IndependentClassifiers(1e-3, passes=1).fit(X, Y),
-    "renamed option": lambda: pt.IteratedLogistic(rest=1e-3),
 }
 
 

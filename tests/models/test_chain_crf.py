@@ -16,9 +16,8 @@ from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
 from potentia.features.schemes import Allowed, allowed_tags
-from potentia.learn.chain import ChainFit, likeliest_labels
+from potentia.learn.chain import ChainFit, likeliest_labels, scheme_constraints
 from potentia.learn.chain_data import ChainData, chain_sources
-from potentia.learn.chain_layout import scheme_constraints
 from tags import legal
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -129,9 +128,9 @@ def test_the_objective_is_that_of_enumeration(c1, scheme, hidden):
 def begin(X, y, classes, allowed):
     data = ChainData(*chain_sources(X, y, np.linspace(0.5, 1.5, len(X))))
     data.classes = classes  # also those that no label has
-    features, _ = data.number(allowed, None, everything=False, least=0.0)
+    states, features, _ = data.number(allowed, None, everything=False, least=0.0)
     options = {"c1": 0.0, "c2": 0.3, "delta": 0.0, "max_iterations": 5, "threads": 1}
-    return ChainFit(data.parts, features, allowed.transitions, data.n_dense, **options)
+    return ChainFit(data.parts, states, features, allowed.transitions, data.n_dense, **options)
 
 
 @pytest.mark.parametrize("n_labels", [2, 8, 11, 35])
@@ -223,16 +222,16 @@ def test_attributes_are_named_as_in_crfsuite():
         {},
     ]
     index = AttributeIndex()
-    found = index.learn([tokens])
+    found, _ = index.learn([tokens])
     names = list(index.numbers)
     for t, theirs in enumerate(pycrfsuite.ItemSequence(tokens).items()):
         own = range(*found.item_ptr[t : t + 2])
         values = {names[found.attribute[j]]: found.value[j] for j in own}
         assert values == {name: value for name, value in theirs.items() if value != 0}
-    again = index.encode([tokens])
+    again, _ = index.encode([tokens])
     assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
-    assert index.encode([[{"a": "unseen", "b": 1.0}]]).attribute.tolist() == [index.numbers["b"]]
-    lists = index.encode([[["m", "unseen"], []], [["n"]]])
+    assert index.encode([[{"a": "unseen", "b": 1.0}]])[0].attribute.tolist() == [index.numbers["b"]]
+    lists, _ = index.encode([[["m", "unseen"], []], [["n"]]])
     assert lists.attribute.tolist() == [index.numbers["m"], len(names), index.numbers["n"]]
     assert lists.item_ptr.tolist() == [0, 2, 2, 3]
     assert lists.sequence_ptr.tolist() == [0, 2, 3]
@@ -242,21 +241,23 @@ def test_many_names_are_found_as_a_dictionary_finds_them(monkeypatch):
     rng = np.random.default_rng(0)
     names = [[[f"n{k}" for k in rng.integers(0, 5000, 4)] for _ in range(7)] for _ in range(50)]
     index = AttributeIndex()
-    found = index.learn(names)
+    found, _ = index.learn(names)
     other = [[[*token, "unseen", f"n{k}"] for k, token in enumerate(s)] for s in names] + [
         [["n1"], {"n2": 1}, {"n3"}]
     ]
-    plain = index.encode(other)
+    plain, _ = index.encode(other)
     assert index._table is None
     monkeypatch.setattr("potentia.features.attributes._MANY_NAMES", 30)
-    again = index.encode(other)
+    again, _ = index.encode(other)
     assert index._table is not None
     assert all(np.array_equal(a, b) for a, b in zip(plain, again, strict=True))
-    assert all(np.array_equal(a, b) for a, b in zip(found, index.encode(names), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(found, index.encode(names)[0], strict=True))
     # hashes of texts are those of one process
     assert pickle.loads(pickle.dumps(index))._table is None
-    with pytest.raises(PotentiaError, match=r"X holds \['c'\] of type list, where the name of a feature"):
+    with pytest.raises(PotentiaError, match=r"X\[0\]\[0\] holds \['c'\] of type list, where the name"):
         index.encode([[["a", ["c"]]]])
+    with pytest.raises(PotentiaError, match=r"X\[1\]\[2\] holds \['c'\] of type list, where the name"):
+        index.learn([[["a"]], [["b"], [], ["a", ["c"]]]])
 
 
 def test_l1_makes_small_models():

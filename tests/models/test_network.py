@@ -13,7 +13,8 @@ import potentia as pt
 from potentia import Boosting, Constant, Example, Linear, PotentiaError
 from potentia.base.progress import Bar
 from potentia.base.saving import read_file, write_file
-from potentia.learn.risk_objective import open_risk
+from potentia.learn.base import join_parameters
+from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
 from potentia.potentials.inputs import Inputs
 from potentia.testing import check_potential
 
@@ -127,18 +128,20 @@ def test_gradients_of_the_risk_through_the_module(inference):
     edge = Network(DoubleLinear, module__n_in=1, module__n_out=4)
     potentials = {"node": node, "edge": edge}
     learner = pt.MarginalRisk(inference=inference, ridge=0.1)
-    risk, states = open_risk(learner.gather(train, potentials), learner, len(train))
-    potentials = risk.begin(states, potentials, False)
+    data = learner.gather(train, potentials)
+    totals, states = open_parts(data, learner, len(train))
+    potentials = begin_potentials(data, None, states, potentials, False)
     rng = np.random.default_rng(0)
     for potential in potentials.values():
         potential.parameters = potential.parameters + 0.3 * rng.normal(size=potential.n_parameters)
-    slopes = np.split(risk(states, potentials)[1], [potentials["node"].n_parameters])
+    risk = Risk(data, learner.ridge, totals, potentials, states)
+    slopes = np.split(risk(join_parameters(potentials))[1], [potentials["node"].n_parameters])
     for potential, slope in zip(potentials.values(), slopes, strict=True):
         point, way = potential.parameters, rng.normal(size=potential.n_parameters)
         values = []
         for step in (1e-5, -1e-5):
             potential.parameters = point + step * way
-            values.append(risk(states, potentials)[0])
+            values.append(risk(join_parameters(potentials))[0])
         potential.parameters = point
         assert (values[0] - values[1]) / 2e-5 == pytest.approx(slope @ way, rel=1e-5, abs=1e-8)
 

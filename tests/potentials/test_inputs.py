@@ -10,8 +10,8 @@ from sklearn.base import clone
 
 import potentia as pt
 from potentia import Constant, Example, Linear
-from potentia.learn import data, examples
-from potentia.learn.loop import fit_digest
+from potentia.learn import data, part
+from potentia.learn.base import fit_digest
 from potentia.potentials.base import Potential
 from potentia.potentials.inputs import Inputs
 from potentia.potentials.problem import row_chunks
@@ -104,7 +104,7 @@ def test_a_fit_by_inputs_is_the_fit_by_the_features_made_of_them(name, cut, monk
     learner = LEARNERS[name]
     if cut is not None:  # several parts and shards
         monkeypatch.setattr(data, "PART_ENTRIES", cut)
-        monkeypatch.setattr(examples, "SHARD_ENTRIES", cut // 2)
+        monkeypatch.setattr(part, "SHARD_ENTRIES", cut // 2)
     weighted = name != "soft" and cut is None
     by_input, by_row = chains(hidden=0.3, weighted=weighted)
     ours = pt.CRF({"node": Context(), "edge": Linear()}, learner).fit(by_input, validation=by_input[:2])

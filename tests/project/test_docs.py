@@ -1,5 +1,6 @@
 """Every Python example of the documentation runs as printed, page by page, in an empty folder."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -26,6 +27,20 @@ def test_there_are_pages_with_examples():
 def test_every_public_name_is_in_the_reference():
     listed = set(re.findall(r"\.(\w+)", (DOCS / "api.md").read_text()))
     assert not {*pt.__all__, *pt.extend.__all__} - listed
+
+
+@pytest.mark.parametrize("name", ["Sides", "Absolute", "Averaged", "Perceptron"])
+def test_an_extension_takes_at_most_fifteen_lines(name):
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text(), re.DOTALL)
+    (node,) = (
+        node
+        for block in blocks
+        for node in ast.parse(block).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    if ast.get_docstring(node):
+        del node.body[0]
+    assert len(ast.unparse(node).splitlines()) - ast.unparse(node).count("\n\n") <= 15
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import potentia as pt
-from potentia.app import image_pipeline, pixels, sequence_files, tables
+from potentia.app import image_pipeline, pixels, sequences, tables
 from potentia.base.files import DEFAULT_LIMIT
 from potentia.base.saving import _ALIGNED
 from potentia.gradients.losses import LOSSES
-from potentia.graph.dense import _FEW
+from potentia.graph.tables import _FEW
 from potentia.inference import forest, tree_weights
-from potentia.inference.map import cuts, task
+from potentia.inference.map import moves, task
 from potentia.learn import chain_data, data, part
 from potentia.learn.backends import distributed, worker
 from potentia_studies import values
@@ -54,7 +54,7 @@ LIMITS = {
     "extending.md": [f"about {data.PART_ENTRIES // 10**6} million table entries"],
     "files.md": [f"multiples of {_ALIGNED} bytes", f"up to {DEFAULT_LIMIT // MIB} MiB"],
     "map.md": [
-        f"at least {100 * cuts._REGULAR:.0f} %",
+        f"at least {100 * moves._REGULAR:.0f} %",
         f"a relative {task._ROUNDING:.0e}".replace("e-0", "e-"),
     ],
     "own-data.md": [
@@ -74,7 +74,7 @@ LIMITS = {
         f"an optimiser {8 * data._VECTORS} bytes per parameter",
         "the limit to 16 GB",  # of `POTENTIA_MEMORY=16`
         f"into parts of {chain_data.PART_TOKENS:,} tokens",
-        f"A file above {sequence_files.SPAN_BYTES // MIB} MiB",
+        f"A file above {sequences.SPAN_BYTES // MIB} MiB",
         f"in pieces of {tables.PIECE_ROWS:,}",
         f"the log exceeds {distributed.MAX_LOG_BYTES // MIB} MiB",
         f"above {100 * worker._MAX_SHARE:.0f} % of its memory limit",

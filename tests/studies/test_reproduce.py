@@ -10,7 +10,7 @@ import pytest
 
 from cli_examples import cli_examples
 from potentia.app.cli import main
-from potentia.app.commands.studies import NAMES
+from potentia.app.commands import NAMES
 from potentia.app.report.rows import key_of, read_rows, run_cells
 from potentia_studies.document import fill, pages
 from potentia_studies.document import main as document

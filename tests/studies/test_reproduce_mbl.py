@@ -7,7 +7,7 @@ import pytest
 
 from data_sets import needs
 from potentia.app.cli import main
-from potentia.app.report.images import pack, unpack
+from potentia.app.report.figures import pack, unpack
 from potentia.app.report.rows import key_of, read_rows
 from potentia.inference.exact import Exact
 from potentia_studies import berkeley, misspecification, perturbation

@@ -8,18 +8,18 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..base import __version__
 from ..base.signals import stopping
 from ..base.types import PotentiaError, printable
-from ..base.version import __version__
 from ..kernels.machine.jit import silence
-from .commands import completion, own_data, studies, warmup
-from .commands.common import Parser, show_facts
-from .commands.common import json_text as _json
+from . import commands, own_data
+from .commands import Parser, json_text, show_facts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,85 +60,66 @@ def _parser() -> Parser:
         epilog="`potentia COMMAND --help` shows the options of a command and an example.",
     )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND")
-
-    def add(
-        name: str, function: Callable[[argparse.Namespace], None], text: str, example: str
-    ) -> argparse.ArgumentParser:
-        command = commands.add_parser(
+    subparsers = parser.add_subparsers(metavar="COMMAND")
+    studies = {
+        name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()
+    }
+    own = {
+        name: (run, text, own_data.examples(name), partial(own_data.add_options, name))
+        for name, (run, text) in own_data.COMMANDS.items()
+    }
+    every: dict[str, tuple[Any, ...]] = {
+        "demo": studies.pop("demo"),
+        **own,
+        "infer": (
+            _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
+            "potentia infer model.uai --evidence model.uai.evid --method trw --json", _add_infer,
+        ),
+        **studies,
+        "completion": (
+            _complete, "Print a script that completes commands, options and their values in a shell.",
+            _COMPLETION_EXAMPLES,
+            lambda command: command.add_argument("shell", choices=_SHELLS, help="the shell to complete in"),
+        ),
+    }  # fmt: skip
+    for name, (run, text, example, add_options) in every.items():
+        command = subparsers.add_parser(
             name, help=re.split(r"\.(?:\s|$)", text)[0], description=text, epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
-        command.set_defaults(command=function, parser=command)
+        command.set_defaults(command=run)
         command.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-        return command
-
-    def print_completion(arguments: argparse.Namespace) -> None:
-        text = completion.script(parser, arguments.shell)
-        print(_json({"script": text}) if arguments.json else text)
-
-    def add_study(name: str, run: Callable[[argparse.Namespace], None]) -> None:
-        studies.add_options(name, add(name, run, *studies.TEXTS[name]))
-
-    def add_own(name: str, run: Callable[[argparse.Namespace], None]) -> None:
-        own_data.add_options(name, add(name, run, own_data.TEXTS[name], own_data.examples(name)))
-
-    add_study("demo", studies.demo)
-    add_own("train", own_data.train)
-    add_own("predict", own_data.predict)
-    add_own("evaluate", own_data.evaluate)
-    _add_infer(add(
-        "infer", _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
-        "potentia infer model.uai --evidence model.uai.evid --method trw --json",
-    ))  # fmt: skip
-    add_study("reproduce", studies.reproduce)
-    add_study("report", studies.report)
-    add_study("bench", studies.bench)
-    warmup.add_options(add("warmup", warmup.warmup, warmup.TEXT, warmup.EXAMPLES))
-    add("completion", print_completion, completion.TEXT, completion.EXAMPLE).add_argument(
-        "shell", choices=completion.SHELLS, help="the shell to complete in"
-    )
+        add_options(command)
     return parser
 
 
 def _add_infer(infer: argparse.ArgumentParser) -> None:
-    infer.add_argument("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
-    infer.add_argument(
-        "--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format"
-    )
-    infer.add_argument(
-        "--task", default="marginals", choices=["marginals", "map"],
-        help="marginals and log Z by --method (default), or the best labelling by a portfolio",
-    )  # fmt: skip
-    infer.add_argument("--seconds", type=float, help="time limit of --task map (default: none)")
-    infer.add_argument(
-        "--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)"
-    )
-    infer.add_argument("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
-    infer.add_argument("--iterations", type=int, help="limit on iterations")
-    infer.add_argument("--tol", type=float, help="stop when no marginal changes by more than this")
-    infer.add_argument("--damping", type=float, help="weight of old messages, 0 to 1")
-    infer.add_argument(
-        "--schedule",
-        choices=["coloured", "sequential", "random", "residual"],
-        help="order of message updates",
-    )
-    infer.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder to write PR, MAR and MAP result files to"
-    )
+    add = infer.add_argument
+    add("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
+    add("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
+    text = "marginals and log Z by --method (default), or the best labelling by a portfolio"
+    add("--task", default="marginals", choices=["marginals", "map"], help=text)
+    add("--seconds", type=float, help="time limit of --task map (default: none)")
+    add("--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)")
+    add("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
+    add("--iterations", type=int, help="limit on iterations")
+    add("--tol", type=float, help="stop when no marginal changes by more than this")
+    add("--damping", type=float, help="weight of old messages, 0 to 1")
+    orders = ["coloured", "sequential", "random", "residual"]
+    add("--schedule", choices=orders, help="order of message updates")
+    add("--out", type=Path, metavar="DIR", help="folder to write PR, MAR and MAP result files to")
 
 
 _METHODS = {
-    "exact": "Exact",
-    "trw": "TRW",
-    "loopy_bp": "LoopyBP",
-    "kikuchi": "Kikuchi",
-    "smoothed": "Smoothed",
-    "mean_field": "MeanField",
-    "linear_program": "LinearProgram",
-    "gibbs": "Gibbs",
-}
+    "exact": "Exact", "trw": "TRW", "loopy_bp": "LoopyBP", "kikuchi": "Kikuchi", "smoothed": "Smoothed",
+    "mean_field": "MeanField", "linear_program": "LinearProgram", "gibbs": "Gibbs",
+}  # fmt: skip
 
+#: What is shown of a result, and of one of --task map in addition.
+_SHOWN = {
+    "marginals": ("target", "value", "bound", "iterations", "residual", "converged"),
+    "map": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
+}
 #: Options of `infer` that become fields of the method.
 _OPTIONS = {
     **{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")},
@@ -160,17 +141,11 @@ def _infer(arguments: argparse.Namespace) -> None:
         "variables": graph.n_variables,
         "regions": {kind: len(scope) for kind, scope in graph.scopes.items()},
         "method": name,
-        "target": result.target,
-        "value": result.value,
-        "bound": result.bound,
-        "iterations": result.iterations,
-        "residual": result.residual,
-        "converged": result.converged,
+        **{name: getattr(result, name) for name in _SHOWN["marginals"]},
         "best_score": result.score(labels),
     }
     if arguments.task == "map":
-        facts |= {"gap": result.gap, "found_by": result.found_by, "bound_by": result.bound_by}
-        facts |= {"feasible": result.feasible, "interrupted": result.interrupted}
+        facts |= {name: getattr(result, name) for name in _SHOWN["map"]}
     if arguments.out:
         tasks = ["MAR"] * (arguments.task != "map") + (["MAP"] if math.isfinite(facts["best_score"]) else [])
         tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
@@ -184,27 +159,84 @@ def _infer(arguments: argparse.Namespace) -> None:
         marginals = [
             row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)
         ]
-        print(_json({**facts, "labels": labels.tolist(), "marginals": marginals}))
+        print(json_text({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
     show_facts(arguments, f"{name} on {arguments.model.name}", facts)
 
 
 def _method(arguments: argparse.Namespace) -> tuple[str, Any]:
     """The method's name on the command line, and the method."""
-    if arguments.task == "map":
-        if arguments.method is not None:
-            raise PotentiaError("--task map chooses its methods; leave --method out.")
-        name, kind_name = "map", "MAP"
-    else:
-        name = arguments.method or "exact"
-        kind_name = _METHODS[name]
-    kind = getattr(import_module("potentia"), kind_name)
-    options: dict[str, Any] = {}
-    for option, field in _OPTIONS.items():
-        value = getattr(arguments, option)
-        if value is not None:
-            if field not in kind.__dataclass_fields__:
-                source = "--task map" if name == "map" else f"--method {name}"
-                raise PotentiaError(f"{source} has no --{option}.")
-            options[field] = value
-    return name, kind(**options)
+    is_map = arguments.task == "map"
+    if is_map and arguments.method is not None:
+        raise PotentiaError("--task map chooses its methods; leave --method out.")
+    name = "map" if is_map else arguments.method or "exact"
+    kind = getattr(import_module("potentia"), "MAP" if is_map else _METHODS[name])
+    options = {option: getattr(arguments, option) for option in _OPTIONS}
+    for option, value in options.items():
+        if value is not None and _OPTIONS[option] not in kind.__dataclass_fields__:
+            raise PotentiaError(f"{'--task map' if is_map else f'--method {name}'} has no --{option}.")
+    return name, kind(**{_OPTIONS[option]: value for option, value in options.items() if value is not None})
+
+
+_SHELLS = ("bash", "zsh", "fish")
+_COMPLETION_EXAMPLES = """
+  potentia completion bash > ~/.local/share/bash-completion/completions/potentia
+  potentia completion zsh >> ~/.zshrc
+  potentia completion fish > ~/.config/fish/completions/potentia.fish"""
+
+_BASH = """_potentia() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} words=""
+  if [ "$COMP_CWORD" = 1 ]; then
+    COMPREPLY=($(compgen -W "%s" -- "$word"))
+    return
+  fi
+  case "$command $before" in
+%s
+  esac
+  if [ -z "$words" ] && [[ "$word" == -* ]]; then
+    case "$command" in
+%s
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}
+complete -o default -F _potentia potentia"""
+
+
+def _complete(arguments: argparse.Namespace) -> None:
+    """Print the script for a shell; bash and zsh share one."""
+    (group,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    text = _fish(group.choices) if arguments.shell == "fish" else _bash(group.choices)
+    if arguments.shell == "zsh":
+        text = f"autoload -U +X bashcompinit && bashcompinit\n{text}"
+    print(json_text({"script": text}) if arguments.json else text)
+
+
+def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
+    values = [
+        f'    "{name} {option}") words="{" ".join(map(str, action.choices))}" ;;'
+        for name, command in commands.items()
+        for action in command._actions
+        if action.choices
+        for option in action.option_strings or [name]
+    ]
+    options = [
+        f'      {name}) words="{" ".join(o for o in command._option_string_actions if o.startswith("--"))}" ;;'
+        for name, command in commands.items()
+    ]
+    return _BASH % (" ".join(commands), "\n".join(values), "\n".join(options))
+
+
+def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+    lines = [f"complete -c potentia -n __fish_use_subcommand -f -a {name}" for name in commands]
+    for name, command in commands.items():
+        here = f"complete -c potentia -n '__fish_seen_subcommand_from {name}'"
+        for action in command._actions:
+            values = f" -x -a '{' '.join(map(str, action.choices))}'" if action.choices else ""
+            lines += [
+                f"{here} -l {option.lstrip('-')}{values}"
+                for option in action.option_strings
+                if option.startswith("--")
+            ]
+            lines += [f"{here}{values}"] if values and not action.option_strings else []
+    return "\n".join(lines)

@@ -22,7 +22,7 @@ from ..models.crf import CRF
 from ..models.multilabel.independent import IndependentClassifiers
 from ..models.multilabel.lmsbn import LMSBN
 from ..potentials import MLP, Boosting, Linear, Potential, Zero
-from .report.images import pack
+from .report.figures import pack
 from .report.page import report
 from .report.rows import Cell, Row, Say, grid, run_cells
 
@@ -38,7 +38,6 @@ class DemoSize(NamedTuple):
 
 
 FULL = DemoSize()
-
 #: What rows keep of a history.
 _HISTORY = ("iteration", "objective", "train_error", "validation_error", "seconds")
 
@@ -77,9 +76,15 @@ def run(
     out: Path, seed: int = 0, size: DemoSize = FULL, say: Say = lambda text: None, progress: bool = False
 ) -> tuple[dict[str, list[Row]], Path]:
     """Train and evaluate all models, write rows and the report page; return the rows by study, and the page's path."""
-    images = _Images(size, seed, say, progress)
+    data = (
+        f"synthetic, {size.images} training and {size.images} test images of {size.side} x {size.side}, smaller "
+        "than the 16 and 16 of 100 x 100 in ILR-nips sec. 8, so that errors are not comparable with its table"
+    )
+    say(f"denoising: {data}")
+    sets = [datasets.denoising(size.images, (size.side, size.side), seed=2 * seed + k) for k in (0, 1)]
     cells = [{"learner": learner, "node": node, "edge": edge} for learner, node, edge in MODELS]
-    found = {"denoising": _fresh(cells, seed, images.run, out / "denoising", say)}
+    run_images = partial(_run_images, size, sets[0], sets[1], data, progress)
+    found = {"denoising": _fresh(cells, seed, run_images, out / "denoising", say)}
     say("multi-label: which of six statements hold for a handwritten digit")
     digits = _digits(size, seed)
     found["multilabel"] = _fresh(
@@ -98,59 +103,45 @@ def _fresh(cells: Sequence[Cell], seed: int, run: Callable[[Cell], Row], out: Pa
 # -- images ------------------------------------------------------------------------------------------------
 
 
-class _Images:
-    """Trains on noisy images and fills the rows."""
-
-    def __init__(self, size: DemoSize, seed: int, say: Callable[[str], None], progress: bool) -> None:
-        sides = (size.side, size.side)
-        self.train, self.test = (datasets.denoising(size.images, sides, seed=2 * seed + k) for k in (0, 1))
-        self.size, self.say, self.progress = size, say, progress
-        self.data = (
-            f"synthetic, {size.images} training and {size.images} test images of {size.side} x {size.side}, smaller "
-            "than the 16 and 16 of 100 x 100 in ILR-nips sec. 8, so that errors are not comparable with its table"
-        )
-        say(f"denoising: {self.data}")
-
-    def run(self, cell: Cell) -> Row:
-        """Train, predict, and keep what tables, curves and images need."""
-        potentials = {kind: self._potential(cell[kind]) for kind in ("node", "edge")}
-        model, row = fit_row(CRF(potentials, self._learner(cell)), self.train, self.test, self.progress)
-        shown = self.test[:_SHOWN]
-        found = zip(shown, model.predict_marginals(shown), model.predict(shown), strict=True)
-        return row | {
-            "data": self.data,
-            "curves": curves(model),
-            "pictures": [self._image(*one) for one in found],
-        }
-
-    def _potential(self, name: str) -> Potential:
-        if name == "boosting":
-            return Boosting(rounds=self.size.rounds)
-        if name == "mlp":
-            # few images make few steps: longer ones than the paper's, of a smaller network
-            return MLP(hidden=30, learning_rate=0.5, epochs=4)
-        return {"linear": Linear, "zero": Zero}[name]()
-
-    def _learner(self, cell: Cell) -> Any:
-        n = self.size.iterations
-        if cell["learner"] == "marginal risk":
-            inference = TRW(iterations=10, tol=0.0)
-            return MarginalRisk("univariate_logistic", inference, iterations=2 * n, tol=1e-3)
-        if cell["node"] == "linear":
-            seen = [*range(1, 10), *range(10, 10 * n + 1, 5)]
-            return IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
-        return IteratedLogistic(0.1, n, sweeps=10, tol=0.0, solver="alternating")
-
-    def _image(self, example: Example, marginals: Floats, labels: Ints) -> dict[str, Any]:
-        sides = (self.size.side, self.size.side)
+def _run_images(
+    size: DemoSize, train: list[Example], test: list[Example], data: str, progress: bool, cell: Cell
+) -> Row:
+    """Train, predict, and keep what tables, curves and images need."""
+    potentials = {kind: _potential(cell[kind], size) for kind in ("node", "edge")}
+    model, row = fit_row(CRF(potentials, _learner(cell, size.iterations)), train, test, progress)
+    shown, images = test[:_SHOWN], []
+    for example, soft, labels in zip(
+        shown, model.predict_marginals(shown), model.predict(shown), strict=True
+    ):
         assert example.labels is not None
-        return {
-            "name": example.name,
-            "input": pack(example.features["node"][:, 1].reshape(sides)),
-            "truth": "".join(map(str, example.labels)),
-            "marginals": pack(marginals[:, 1].reshape(sides)),
-            "prediction": "".join(map(str, labels)),
-        }
+        seen, soft = (
+            column.reshape(size.side, size.side) for column in (example.features["node"][:, 1], soft[:, 1])
+        )
+        states = {"truth": example.labels, "prediction": labels}
+        images.append({
+            "name": example.name, "input": pack(seen), "marginals": pack(soft),
+            **{key: "".join(map(str, numbers)) for key, numbers in states.items()},
+        })  # fmt: skip
+    return row | {"data": data, "curves": curves(model), "pictures": images}
+
+
+def _potential(name: str, size: DemoSize) -> Potential:
+    if name == "boosting":
+        return Boosting(rounds=size.rounds)
+    if name == "mlp":
+        # few images make few steps: longer ones than the paper's, of a smaller network
+        return MLP(hidden=30, learning_rate=0.5, epochs=4)
+    return Linear() if name == "linear" else Zero()
+
+
+def _learner(cell: Cell, n: int) -> Any:
+    if cell["learner"] == "marginal risk":
+        inference = TRW(iterations=10, tol=0.0)
+        return MarginalRisk("univariate_logistic", inference, iterations=2 * n, tol=1e-3)
+    if cell["node"] == "linear":
+        seen = [*range(1, 10), *range(10, 10 * n + 1, 5)]
+        return IteratedLogistic(0.1, 10 * n, sweeps=25, tol=1e-3, solver="direct", track_error=seen)
+    return IteratedLogistic(0.1, n, sweeps=10, tol=0.0, solver="alternating")
 
 
 # -- labels ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.types import PotentiaError, warn_caller
-from ..features.data_files import open_image
+from ..features.datasets import open_image
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 #: Axes, in tifffile's letters, that are channels; all others but Y and X number pages.
@@ -34,25 +34,16 @@ def read_tiff(path: Path, page: int | None = None) -> np.ndarray:
 
     A file with one page has no first axis either way. An alpha channel is left out.
     """
-    stack = _stack(path)
+    stack = _stack(path, path.stat().st_mtime_ns if path.exists() else 0)
     pages = stack[..., 0] if stack.shape[-1] == 1 else stack
     if page is not None:
         return np.ascontiguousarray(pages[page])
     return np.ascontiguousarray(pages[0] if len(pages) == 1 else pages)
 
 
-def _stack(path: Path) -> np.ndarray:
-    """All images of a file, (pages, h, w, channels)."""
-    return _cached_stack(path, path.stat().st_mtime_ns) if path.exists() else _read_stack(path)
-
-
 @lru_cache(maxsize=2)
-def _cached_stack(path: Path, changed: int) -> np.ndarray:
-    """The stacks read last, an image and its mask: their pages are requested one after another."""
-    return _read_stack(path)
-
-
-def _read_stack(path: Path) -> np.ndarray:
+def _stack(path: Path, changed: int) -> np.ndarray:
+    """All images of a file, (pages, h, w, channels); those of an image and its mask are requested page by page."""
     values, axes, shape = _series(path, read=True)
     channels = [k for k, axis in enumerate(axes) if axis in _CHANNELS]
     pages = [k for k, axis in enumerate(axes) if axis not in "YX" + _CHANNELS]
@@ -65,13 +56,8 @@ def _read_stack(path: Path) -> np.ndarray:
 
 def write_tiff(path: Path, values: np.ndarray) -> None:
     """A volume (d, h, w) or (d, h, w, 3) as pages of a TIFF file."""
-    _tifffile().imwrite(
-        path,
-        values,
-        photometric="rgb" if values.ndim == 4 else "minisblack",
-        compression="zlib",
-        metadata={"axes": "ZYX" if values.ndim == 3 else "ZYXS"},
-    )
+    colours, axes = ("rgb", "ZYXS") if values.ndim == 4 else ("minisblack", "ZYX")
+    _tifffile().imwrite(path, values, photometric=colours, compression="zlib", metadata={"axes": axes})
 
 
 def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
@@ -145,20 +131,18 @@ def image_files(source: Path, stacks: str = "images", named: Path | None = None)
         twins = {base + end for base in bases if base in names for end in _MASK_ENDINGS[1:]}
         paths = [path for path in paths if path.stem not in twins]
     if stacks == "volumes":
-        flat = next((path for path in paths if not is_tiff(path)), None)
-        if flat is not None:
-            raise PotentiaError(
-                f"{flat} is not a TIFF file, so it holds no volume: leave out --stacks volumes."
-            )
+        for path in paths:
+            if not is_tiff(path):
+                raise PotentiaError(
+                    f"{path} is not a TIFF file, so it holds no volume: leave out --stacks volumes."
+                )
         return [ImageFile(path.stem, path) for path in paths]
-    return [entry for path in paths for entry in _pages(path)]
-
-
-def _pages(path: Path) -> list[ImageFile]:
-    count = n_pages(path) if is_tiff(path) else 1
-    if count == 1:
-        return [ImageFile(path.stem, path)]
-    return [ImageFile(f"{path.stem}_{page:03d}", path, page) for page in range(count)]
+    files = []
+    for path in paths:
+        count = n_pages(path) if is_tiff(path) else 1
+        numbered = [ImageFile(f"{path.stem}_{page:03d}", path, page) for page in range(count)]
+        files += [ImageFile(path.stem, path)] if count == 1 else numbered
+    return files
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -171,9 +155,8 @@ def _listed(folder: Path) -> list[Path]:
             if path.exists() and not path.is_file():
                 raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
             if path.stem in by_stem:
-                raise PotentiaError(
-                    f"{folder} has {by_stem[path.stem].name} and {path.name}: names must differ without suffix."
-                )
+                both = f"{by_stem[path.stem].name} and {path.name}"
+                raise PotentiaError(f"{folder} has {both}: names must differ without suffix.")
             by_stem[path.stem] = path
     if not by_stem:
         raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
@@ -194,12 +177,11 @@ def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tupl
     if lacking:
         more = f", nor have {len(lacking) - 1} other images one" if len(lacking) > 1 else ""
         raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].path.stem}.png{more}.")
-    lossy = [path for _, path in pairs if path is not None and path.suffix.lower() in (".jpg", ".jpeg")]
+    used = [path for _, path in pairs if path is not None]
+    lossy = [path for path in used if path.suffix.lower() in (".jpg", ".jpeg")]
     if lossy:
         raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
-    alone = sorted(
-        {path.name for path in by_stem.values()} - {path.name for _, path in pairs if path is not None}
-    )
+    alone = sorted({path.name for path in by_stem.values()} - {path.name for path in used})
     if alone and images != masks:
         warn_caller(
             f"{masks} has {len(alone)} mask{'s' * (len(alone) > 1)} without an image in {images}, such as {alone[0]}.",
@@ -212,21 +194,19 @@ def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | N
     names = [file.path.stem + end for end in _MASK_ENDINGS]
     candidates = [by_stem[name] for name in names if name in by_stem and by_stem[name] != file.path]
     if len(candidates) > 1:
-        raise PotentiaError(
-            f"{file.path} has two masks in {masks}: {candidates[0].name} and {candidates[1].name}."
-        )
+        both = f"{candidates[0].name} and {candidates[1].name}"
+        raise PotentiaError(f"{file.path} has two masks in {masks}: {both}.")
     return candidates[0] if candidates else None
 
 
 def _same_page(file: ImageFile, mask: Path) -> ImageFile:
-    if is_tiff(mask) and file.page is not None:
-        pages, wanted = n_pages(mask), n_pages(file.path)
-        if pages != wanted:
-            raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
-    elif file.page is not None:
+    if file.page is not None and not is_tiff(mask):
         raise PotentiaError(
             f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack."
         )
+    if file.page is not None and n_pages(mask) != n_pages(file.path):
+        pages, wanted = n_pages(mask), n_pages(file.path)
+        raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
     return ImageFile(file.name, mask, file.page)
 
 
@@ -241,8 +221,11 @@ def read_image(file: ImageFile | Path) -> np.ndarray:
     if loaded.mode.startswith("I"):
         values = np.asarray(loaded)
         return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
-    if path.suffix.lower() == ".png" and _png_bits(path) == 16:
-        return _read_deep_png(path)
+    if path.suffix.lower() == ".png":
+        with path.open("rb") as raw:
+            head = raw.read(25)
+        if len(head) == 25 and head[24] == 16:  # bits of a channel
+            return _read_deep_png(path)
     if loaded.mode in ("1", "L", "LA") and "transparency" not in loaded.info:
         return np.asarray(loaded.convert("L"))
     through = loaded.convert("RGBA") if "transparency" in loaded.info else loaded
@@ -263,22 +246,13 @@ def _read_deep_png(path: Path) -> np.ndarray:
             (tile,) = picture.tile
             layout = str(tile[3])
             grey = layout.startswith("LA")
-            picture.tile = [_with_layout(tile, "RGBA" if grey else layout[:-1] + end)]
+            wanted = "RGBA" if grey else layout[:-1] + end
+            # Pillow lists a tile as a tuple or, of late, a named one
+            other: Any = tile._replace(args=wanted) if hasattr(tile, "_replace") else (*tile[:3], wanted)
+            picture.tile = [other]
             halves.append(np.asarray(ImageOps.exif_transpose(picture)).astype(np.uint16))
     upper, lower = (halves[0][..., 0], halves[0][..., 1]) if grey else (part[..., :3] for part in halves)
     return upper * 256 + lower
-
-
-def _with_layout(tile: Any, layout: str) -> Any:
-    """A tile as Pillow lists it, a tuple or a named one, with another layout of its pixels."""
-    return tile._replace(args=layout) if hasattr(tile, "_replace") else (*tile[:3], layout)
-
-
-def _png_bits(path: Path) -> int:
-    """Bits of a channel, as the header of a PNG file says."""
-    with path.open("rb") as raw:
-        head = raw.read(25)
-    return head[24] if len(head) == 25 else 8
 
 
 def read_mask(file: ImageFile | Path) -> Mask:
@@ -319,10 +293,8 @@ def check_same_size(image: np.ndarray, codes: np.ndarray, path: Path) -> None:
 
 def write_mask(path: Path, mask: Mask) -> None:
     """A label map as a PNG file, of a volume as a TIFF file, that `read_mask` reads back."""
-    if mask.coloured:
-        values = code_colours(mask.codes)
-    else:
-        values = mask.codes.astype(np.uint8 if mask.codes.max() < 256 else np.uint16)
+    grey = np.uint8 if mask.codes.max() < 256 else np.uint16
+    values = code_colours(mask.codes) if mask.coloured else mask.codes.astype(grey)
     if mask.codes.ndim == 3:
         write_tiff(path, values)
         return
@@ -371,10 +343,8 @@ def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
     elif values.ndim == len(size) + 1 and values.shape[1:] == size and values.shape[:-1] != size:
         values = np.moveaxis(values, 0, -1)
     if values.shape[:-1] != size:
-        sides = ", ".join(map(str, size))
-        raise PotentiaError(
-            f"{file.path}: the array has shape {values.shape}, but its image needs ({sides}, n)."
-        )
+        needed = f"({', '.join(map(str, size))}, n)"
+        raise PotentiaError(f"{file.path}: the array has shape {values.shape}, but its image needs {needed}.")
     with np.errstate(over="ignore"):
         array = np.asarray(values, dtype=np.float32)
     if not np.isfinite(array).all():
@@ -427,9 +397,8 @@ class InputReader:
     def __call__(self, k: int) -> tuple[np.ndarray, Given]:
         image = read_image(self.files[k])
         if image.ndim not in (self.axes, self.axes + 1):
-            raise PotentiaError(
-                f"{self.files[k].path}: the image has shape {image.shape}, not {self.axes} axes and channels."
-            )
+            wrong = f"the image has shape {image.shape}, not {self.axes} axes and channels"
+            raise PotentiaError(f"{self.files[k].path}: {wrong}.")
         size = image.shape[: self.axes]
         beside = (self.features, self.probabilities)
         return image, Given(*(None if arrays is None else read_given(arrays[k], size) for arrays in beside))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
 from ..metrics.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from ..models.crf import CRF
-from .classes import Classes, parse_void
 from .image_files import (
     Given,
     ImageFile,
@@ -39,8 +38,8 @@ from .image_files import (
     write_image,
     write_mask,
 )
-from .intensity import NUMBER_TYPES, Intensity, as_shown
 from .pipeline import Pipeline, Staging
+from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, parse_void
 from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
@@ -50,6 +49,10 @@ _OVERLAP = {2: 32, 3: 8}
 _SHOWN = 3
 #: The set of pair features of a model that is no paper's.
 BOUNDARY = "boundary"
+#: A value of masks, or a colour.
+_CODE = Count(most=2**24 - 1)
+#: Attributes that are saved as they are.
+_PLAIN = ("node", "edge", "reduce", "superpixels", "axes", "typical")
 
 
 @dataclass(repr=False)
@@ -89,46 +92,25 @@ class ImagePipeline(Pipeline):
         "superpixels": Count(least=1, nullable=True),
         "axes": Count(least=2, most=3),
         "typical": Items(Number(), nullable=True),
-        "intensity": Section(
-            {
-                "how": TEXT,
-                "channels": Count(least=1),
-                "low": Items(Number()),
-                "high": Items(Number()),
-                "types": Items(Choice(NUMBER_TYPES), nullable=True),
-            }
-        ),
-        "rows": Section(
-            {
-                "features": TEXT,
-                "position": FLAG,
-                "given": Count(),
-                "channels": Count(least=1),
-                "axes": Count(least=2, most=3),
-            },
-            nullable=True,
-        ),
-        "classes": Section(
-            {
-                "codes": Items(Count(most=2**24 - 1), "K"),
-                "names": Items(TEXT, "K"),
-                "colours": Items(Count(most=2**24 - 1), "K"),
-                "void": Items(Count(most=2**24 - 1)),
-                "coloured": FLAG,
-                "palette": Items(Count(most=255), nullable=True),
-                "nearest": FLAG,
-            }
-        ),
-    }
+        "intensity": Section({
+            "how": TEXT, "channels": Count(least=1), "low": Items(Number()), "high": Items(Number()),
+            "types": Items(Choice(NUMBER_TYPES), nullable=True),
+        }),
+        "rows": Section({
+            "features": TEXT, "position": FLAG, "given": Count(), "channels": Count(least=1),
+            "axes": Count(least=2, most=3),
+        }, nullable=True),
+        "classes": Section({
+            "codes": Items(_CODE, "K"), "names": Items(TEXT, "K"), "colours": Items(_CODE, "K"), "void": Items(_CODE),
+            "coloured": FLAG, "palette": Items(Count(most=255), nullable=True), "nearest": FLAG,
+        }),
+    }  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         """Classes, features and sizes."""
-        names = ("node", "edge", "reduce", "superpixels", "axes", "typical")
-        kept = {name: getattr(self, name) for name in names}
         rows = None if self.pixels is None else asdict(self.pixels.rows)
-        return kept | {
-            "classes": asdict(self.classes), "intensity": asdict(self.intensity), "rows": rows,
-        }  # fmt: skip
+        parts = {"classes": asdict(self.classes), "intensity": asdict(self.intensity), "rows": rows}
+        return {name: getattr(self, name) for name in _PLAIN} | parts
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The model, with the pixel classifier's arrays beside its own."""
@@ -149,14 +131,9 @@ class ImagePipeline(Pipeline):
         return cls(
             CRF.from_state(content, own),
             Classes(**settings["classes"]),
-            settings["node"],
-            settings["edge"],
-            settings["reduce"],
-            settings["superpixels"],
-            Intensity(**settings["intensity"]),
-            stage,
-            settings["typical"],
-            settings["axes"],
+            intensity=Intensity(**settings["intensity"]),
+            pixels=stage,
+            **{name: settings[name] for name in _PLAIN},
         )
 
     def facts(self) -> dict[str, Any]:
@@ -172,8 +149,7 @@ class ImagePipeline(Pipeline):
 
     def prepare(self, image: np.ndarray) -> np.ndarray:
         """An image's intensities (*size, channels), normalised and reduced."""
-        values = self.intensity.apply(np.asarray(image), self.axes)
-        return self.shrink(values)
+        return self.shrink(self.intensity.apply(np.asarray(image), self.axes))
 
     def shrink(self, values: np.ndarray) -> np.ndarray:
         """Values (*size, n) at the size that the CRF sees."""
@@ -190,7 +166,8 @@ class ImagePipeline(Pipeline):
         if self.node == "probabilities":
             if soft is None:
                 raise PotentiaError("the model needs another model's probabilities with every image.")
-            soft = self.shrink(log_probabilities(_squeezed(soft), len(self.classes), size))
+            maps = soft[..., 0] if soft.shape[-1] == 1 else soft
+            soft = self.shrink(log_probabilities(maps, len(self.classes), size))
         wanted = 0 if self.pixels is None else self.pixels.rows.given
         if wanted and features is None:
             raise PotentiaError(f"the model needs {wanted} given features with every image.")
@@ -216,17 +193,10 @@ class ImagePipeline(Pipeline):
         """A window of an image as an Example, given the log-probabilities of its pixels."""
         graph = grid(window_size(window), len(self.classes))
         pairs = graph.scopes["edge"]
-        edge = np.concatenate(
-            [
-                edge_features(values[window], pairs, BOUNDARY, axes=self.axes, typical=self.typical),
-                probability_pairs(scores, pairs),
-            ],
-            axis=1,
-        )
-        node = scores.reshape(-1, scores.shape[-1])
-        return Example(
-            graph, {"node": node, "edge": edge}, None if labels is None else labels.ravel(), name=name
-        )
+        contrast = edge_features(values[window], pairs, BOUNDARY, axes=self.axes, typical=self.typical)
+        edge = np.concatenate([contrast, probability_pairs(scores, pairs)], axis=1)
+        features = {"node": scores.reshape(-1, scores.shape[-1]), "edge": edge}
+        return Example(graph, features, None if labels is None else labels.ravel(), name=name)
 
     def paper_example(
         self, image: np.ndarray, labels: Ints | None = None, name: str | None = None
@@ -291,9 +261,8 @@ class ImagePipeline(Pipeline):
             return np.asarray(predicted, dtype=np.float32).reshape(*window_size(window), -1)
 
         entries = self.axes * len(self.classes) ** 2 * int(np.prod(size))
-        predicted = of(whole(size)) if entries <= _MOST_ENTRIES else blend(
-            size, self.tile_side(), _OVERLAP[self.axes], of
-        )  # fmt: skip
+        in_tiles = partial(blend, size, self.tile_side(), _OVERLAP[self.axes])
+        predicted = of(whole(size)) if entries <= _MOST_ENTRIES else in_tiles(of)
         if size == full:
             return predicted
         return upsample_marginals(predicted.reshape(-1, predicted.shape[-1]), size, full)
@@ -320,10 +289,8 @@ class ImagePipeline(Pipeline):
             raise PotentiaError("marginals of volumes are written as npz: give --marginals npz.")
         files = image_files(source, self._stacks)
         read = self._reader(files, features, probabilities)
-        # of an earlier run with other options
-        stale = re.compile(
-            rf"marginals/({'|'.join(re.escape(file.name) for file in files)})(\.\d+-[^/]*)?\.(npz|png)"
-        )
+        names = "|".join(re.escape(file.name) for file in files)
+        stale = re.compile(rf"marginals/({names})(\.\d+-[^/]*)?\.(npz|png)")  # of a run with other options
         with Staging(out, stale) as staging, Bar(progress) as bar:
             done = iterate_anywhere(partial(self._predict_file, staging, marginals, read), range(len(files)))
             for _file in bar.over(files, "predicting"):
@@ -339,20 +306,19 @@ class ImagePipeline(Pipeline):
             self.predict(image, *given) if soft is None or not self.by_marginals else soft.argmax(axis=-1)
         )
         suffix = "tif" if self.axes == 3 else "png"
-        write_mask(staging.path("labels", f"{name}.{suffix}"), self.classes.mask(labels))
+        write_mask(staging.file("labels", f"{name}.{suffix}"), self.classes.mask(labels))
         shown = as_shown(self.intensity.apply(image, self.axes))
-        write_image(
-            staging.path("overlays", f"{name}.{suffix}"), shown // 2 + self.classes.paint(labels) // 2
-        )
+        overlay = shown // 2 + self.classes.paint(labels) // 2
+        write_image(staging.file("overlays", f"{name}.{suffix}"), overlay)
         if soft is not None and marginals == "npz":
             names, codes = np.array(self.classes.names), np.array(self.classes.codes)
-            with staging.path("marginals", f"{name}.npz").open("wb") as file:
+            with staging.file("marginals", f"{name}.npz").open("wb") as file:
                 np.savez_compressed(file, marginals=soft.astype(np.float32), names=names, values=codes)
         elif soft is not None and marginals == "png":
             for number, label in enumerate(self.classes.names):
                 safe = re.sub(r"[^\w#-]", "_", label)
                 grey = np.round(255 * soft[..., number]).astype(np.uint8)
-                write_image(staging.path("marginals", f"{name}.{number}-{safe}.png"), grey)
+                write_image(staging.file("marginals", f"{name}.{number}-{safe}.png"), grey)
 
     def evaluate_files(
         self,
@@ -383,12 +349,12 @@ class ImagePipeline(Pipeline):
         with Bar(progress) as bar:
             done = iterate_anywhere(partial(self._evaluate_file, classes, read, targets), range(len(files)))
             for _file in bar.over(files, "evaluating"):
-                one = next(done)
-                confusion += one.confusion
-                boundary += one.boundary
-                calibration.merge(one.calibration)
-                images.append({key: one.shown[key] for key in ("name", "error")})
-                ordered = sorted([*shown, one.shown], key=lambda image: -image["error"])
+                image, counts, borders, measured = next(done)
+                confusion += counts
+                boundary += borders
+                calibration.merge(measured)
+                images.append({key: image[key] for key in ("name", "error")})
+                ordered = sorted([*shown, image], key=lambda image: -image["error"])
                 shown = ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]
         facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
         if self.by_marginals:
@@ -397,8 +363,8 @@ class ImagePipeline(Pipeline):
 
     def _evaluate_file(
         self, classes: Classes, read: InputReader, masks: list[ImageFile], k: int
-    ) -> _Evaluated:
-        """Predict one image and compare."""
+    ) -> tuple[dict[str, Any], Ints, Ints, Calibration]:
+        """Predict one image and compare: what a report shows, the confusion matrix, boundary counts, calibration."""
         image, given = read(k)
         truth, soft, n = _read_truth(classes, masks[k], image), None, len(classes)
         calibration = Calibration()
@@ -415,7 +381,7 @@ class ImagePipeline(Pipeline):
             "marginals": np.eye(n)[labels] if soft is None else soft,
             "prediction": labels,
         }
-        return _Evaluated(confusion, boundary_counts(truth, labels, n), calibration, shown)
+        return shown, confusion, boundary_counts(truth, labels, n), calibration
 
     @property
     def _stacks(self) -> str:
@@ -465,24 +431,10 @@ class ImagePipeline(Pipeline):
         return tables | ({"calibration": reliability} if reliability else {})
 
 
-class _Evaluated(NamedTuple):
-    """Counts of one image, and the image with its prediction."""
-
-    confusion: Ints
-    boundary: Ints
-    calibration: Calibration
-    shown: dict[str, Any]
-
-
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
     raw = read_mask(mask)
     check_same_size(image, raw.codes, mask.path)
     return classes.labels(raw, mask.path)
-
-
-def _squeezed(values: np.ndarray) -> np.ndarray:
-    """One map of probabilities without its axis of channels."""
-    return values[..., 0] if values.shape[-1] == 1 else values
 
 
 @lru_cache(maxsize=16)

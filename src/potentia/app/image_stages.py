@@ -1,40 +1,146 @@
-"""The stages of training on images: a classifier of pixels, and examples for pairs of its out-of-fold predictions."""
+"""The stages of training on images: a classifier of pixels, and examples for pairs of its out-of-fold predictions.
+
+Pairs are trained on predictions by models that did not see an image: on images that it was fitted to, a boosted
+classifier looks nearly perfect, and pairs would learn that it needs no help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..base.memory import check_memory
 from ..base.progress import Bar
-from ..base.types import Floats
+from ..base.types import Floats, Ints, PotentiaError
 from ..features.edges import typical_contrast
 from ..features.example import Example
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
-from .cross_fitting import CrossFitted, Sample, boosted_pixels, cross_fit
+from ..potentials import Boosting, Potential
+from . import pixels
 from .image_files import Given, InputReader
 from .image_pipeline import ImagePipeline, grid
-from .pixels import (
-    TILE_SIDES,
-    Context,
-    PixelRows,
-    PixelStage,
-    Window,
-    bands,
-    coarse_size,
-    draw_window,
-    n_context,
-    places_in,
-    tiles,
-    whole,
-    window_size,
-)
+from .pixels import TILE_SIDES, Context, PixelRows, PixelStage, Window
 from .training import Run, make_potential
+
+#: Folds of images.
+_FOLDS = 4
+#: Fits of fifty trees each, and by how much of itself the held-out loss must fall for another one.
+_STAGES, _ENOUGH = 5, 1e-3
+
+
+class Sample(NamedTuple):
+    """Pixels drawn from one image or a part of it: features (n, d), labels (n,), where they are (n, axes)."""
+
+    x: np.ndarray
+    labels: Ints
+    places: np.ndarray
+
+
+@dataclass
+class CrossFitted:
+    """Classifiers of a training set.
+
+    Attributes:
+        final: fitted to all samples; predicts new images.
+        by_fold: fitted to all samples but those of a fold.
+        folds: the fold of every sample.
+        position: whether the last columns, positions, are used.
+        loss: mean log-loss of the samples by the models that did not see them.
+        tried: that with and without position after one fit, where both were tried.
+        stages: fits that each model took.
+    """
+
+    final: Potential
+    by_fold: list[Potential]
+    folds: Ints
+    position: bool
+    loss: float
+    tried: dict[bool, float]
+    stages: int
+
+    def unseen(self, number: int) -> Potential:
+        """The classifier that did not see sample `number`."""
+        return self.by_fold[int(self.folds[number])]
+
+
+def cross_fit(
+    make: Callable[[], Potential],
+    samples: Sequence[Sample],
+    n_states: int,
+    *,
+    positions: int = 0,
+    position: bool | None = None,
+    class_weight: Floats | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> CrossFitted:
+    """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
+
+    Args:
+        make: an unfitted classifier.
+        samples: of images that must be distinguished; the last `positions` columns are positions.
+        position: whether to use those; None uses them if the loss is lower in every fold.
+        class_weight: weight of every class.
+        progress: show a bar.
+    """
+    n_folds = min(_FOLDS, len(samples))
+    folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)
+    most = _STAGES if isinstance(make(), Boosting) else 1
+    tried: dict[bool, float] = {}
+
+    def rows(chosen: np.ndarray, position: bool) -> dict[str, Any]:
+        """Features, labels and weights of the chosen samples."""
+        taken = [sample for sample, use in zip(samples, chosen, strict=True) if use]
+        x, y = (np.concatenate(parts) for parts in list(zip(*taken, strict=True))[:2])
+        if len(y) == 0:
+            raise PotentiaError("no pixel with a known class was drawn from the images to train on.")
+        weight = None if class_weight is None else class_weight[y]
+        return {"x": x if position else x[:, : x.shape[1] - positions], "y": y, "weight": weight}
+
+    @cache
+    def fit_fold(number: int, position: bool, limit: int) -> tuple[Potential, float, int]:
+        """The classifier that does not see a fold, its loss there, and the fits after which that fell no more."""
+        if n_folds == 1:
+            return make(), np.nan, most
+        seen, unseen = rows(folds != number, position), rows(folds == number, position)
+        function, best = make(), (make(), np.inf, 0)
+        for stage in range(1, limit + 1):
+            function.fit(**seen, n_outputs=n_states)
+            loss = function.loss(**unseen) / len(unseen["y"])
+            before = best[1]
+            if loss < before or stage == 1:
+                best = copy.deepcopy(function), loss, stage
+            if not loss < (1 - _ENOUGH) * before:
+                break
+        bar.advance(text=f"pixels, fold {number + 1}")
+        return best
+
+    with Bar(progress) as bar:
+        bar.begin("pixels", 5 if position is not None or not positions else 13)
+        if not positions or n_folds == 1:
+            position = bool(positions) and position is not False
+        elif position is None:
+            losses = {
+                use: np.array([fit_fold(k, use, 1)[1] for k in range(n_folds)]) for use in (False, True)
+            }
+            tried = {use: float(loss.mean()) for use, loss in losses.items()}
+            # few images show chance positions, too: a mean alone would take them up
+            position = bool(np.all(losses[True] < losses[False]))
+        functions, losses_, stages_ = zip(*(fit_fold(k, position, most) for k in range(n_folds)), strict=True)
+        stages, final = int(np.median(stages_)), make()
+        everything = rows(np.ones(len(samples), dtype=bool), position)
+        for _ in range(stages):
+            final.fit(**everything, n_outputs=n_states)
+        bar.advance(text="pixels, all images")
+    by_fold = list(functions) if n_folds > 1 else [final]
+    return CrossFitted(final, by_fold, folds, position, float(np.mean(losses_)), tried, stages)
+
 
 #: Bytes of the program itself, and features of a pair.
 _PROGRAM, _PAIR_FEATURES = 3e8, 11
@@ -61,7 +167,7 @@ def estimate_bytes(
     if rows is None:
         return _PROGRAM + labels + paired
     largest = max(float(np.prod([min(side, TILE_SIDES[axes] + 128) for side in size])) for size in sizes)
-    n_features = rows.n_features + n_context(n_states, axes)
+    n_features = rows.n_features + pixels.n_context(n_states, axes)
     features = 2.5 * largest * n_features * 4
     drawn = n_rows * n_features * (4 + 4 + 8 + 1)
     return _PROGRAM + labels + max(features + n_rows * n_features * 4, drawn, paired + features)
@@ -122,59 +228,24 @@ class TrainingImages:
     def units(self) -> list[tuple[int, Window]]:
         """Parts of images that are held out together: whole ones, or bands of few."""
         if len(self.own) >= _FEW_IMAGES:
-            return [(k, whole(self.labels[k].shape)) for k in self.own]
-        return [(k, band) for k in self.own for band in bands(self.labels[k].shape, _BANDS)]
+            return [(k, pixels.whole(self.labels[k].shape)) for k in self.own]
+        return [(k, band) for k in self.own for band in pixels.bands(self.labels[k].shape, _BANDS)]
 
     def held_examples(self) -> list[Example]:
         """Whole images that are held out, seen by the final classifier."""
-        return [self.example(k, whole(self.labels[k].shape)) for k in self.held]
+        return [self.example(k, pixels.whole(self.labels[k].shape)) for k in self.held]
 
-    def example(self, k: int, window: Window, crossed: CrossStage | None = None, number: int = 0) -> Example:
-        """A window of image k with scores by classifiers that did not see unit `number`, or else the pipeline's own."""
+    def example(
+        self, k: int, window: Window, stage: PixelStage | None = None, coarse: np.ndarray | None = None
+    ) -> Example:
+        """A window of image k with scores by a stage, whose context is `coarse`, or else by the pipeline's own."""
         values, given = self.image(k)
-        if crossed is None:
+        if stage is None:
             scores = self.pipeline.node_scores(values, given)(window)
         else:
-            context = None if crossed.second is None else Context(crossed.coarse[k])
-            scores = crossed.unseen(number).scores(values, window, given, context)
+            scores = stage.scores(values, window, given, None if coarse is None else Context(coarse))
         labels, name = self.labels[k][window], self.read.files[k].name
         return self.pipeline.window_example(values, window, scores, labels, name)
-
-
-@dataclass(eq=False)
-class CrossStage:
-    """Cross-fitted classifiers of pixels.
-
-    Attributes:
-        rows: the features of both, but for the second one's context.
-        first, second: the second sees the first one's predictions around a pixel; None if that does not help.
-        coarse: by image the first one's out-of-fold probabilities on a coarse grid.
-    """
-
-    rows: PixelRows
-    first: CrossFitted
-    second: CrossFitted | None = None
-    coarse: dict[int, np.ndarray] = field(default_factory=dict)
-
-    def final(self) -> PixelStage:
-        """The classifiers that saw all images."""
-        return PixelStage(self.rows, self.first.final, None if self.second is None else self.second.final)
-
-    def unseen(self, number: int) -> PixelStage:
-        """The classifiers that did not see sample `number`."""
-        second = None if self.second is None else self.second.unseen(number)
-        return PixelStage(self.rows, self.first.unseen(number), second)
-
-    @property
-    def loss(self) -> float:
-        """The cross-validated loss."""
-        return (self.first if self.second is None else self.second).loss
-
-    @property
-    def n_features(self) -> int:
-        """The number of features that the last classifier sees."""
-        more = 0 if self.second is None else n_context(self.first.final.n_outputs_, self.rows.axes)
-        return self.rows.n_features + more
 
 
 def two_stages(
@@ -189,18 +260,19 @@ def two_stages(
     n_rows, n_wanted = n_drawn(n_pixels, len(pipeline.classes), pipeline.axes)
     chosen, windows = _draw_windows(images, n_wanted, np.random.default_rng(run.seed))
     rows = None if pipeline.node == "probabilities" else _pixel_rows(images, position != "no")
-    _say_memory(images, rows, n_rows, [int(np.prod(window_size(window))) for window in windows])
+    _say_memory(images, rows, n_rows, [int(np.prod(pixels.window_size(window))) for window in windows])
     pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
-    crossed = None
+    unseen: list[PixelStage] = []
+    coarse: dict[int, np.ndarray] = {}
     if rows is not None:
-        crossed = _classify(images, rows, n_rows, nodes, position)
-        facts = {"pixel_features": crossed.n_features, "pixel_loss": crossed.loss}
-        pipeline.pixels = crossed.final()
+        pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, position)
+        facts = {"pixel_features": pipeline.pixels.n_features, "pixel_loss": loss}
     examples = []
     with Bar(run.progress) as bar:
         for number, window in zip(bar.over(chosen, "out-of-fold predictions"), windows, strict=False):
-            examples.append(images.example(images.units[number][0], window, crossed, number))
+            k = images.units[number][0]
+            examples.append(images.example(k, window, unseen[number] if unseen else None, coarse.get(k)))
     return examples, facts
 
 
@@ -231,7 +303,9 @@ def _draw_windows(
     windows = []
     for number in chosen:
         k, window = images.units[number]
-        windows.append(draw_window(window, max(1, n_pixels // count), images.labels[k][window] >= 0, rng))
+        windows.append(
+            pixels.draw_window(window, max(1, n_pixels // count), images.labels[k][window] >= 0, rng)
+        )
     return chosen, windows
 
 
@@ -253,8 +327,12 @@ def _say_memory(images: TrainingImages, rows: PixelRows | None, n_rows: int, win
 
 def _classify(
     images: TrainingImages, rows: PixelRows, n_rows: int, nodes: Sequence[str], position: str | None
-) -> CrossStage:
-    """The cross-fitted classifier of the function with the lowest loss, with context where that helps."""
+) -> tuple[PixelStage, list[PixelStage], dict[int, np.ndarray], float]:
+    """The classifiers of the function with the lowest cross-validated loss, with context where that helps.
+
+    These are the final ones; for every unit those that did not see it; by image the context of the latter, if any; and
+    the loss.
+    """
     run, rng = images.run, np.random.default_rng([images.run.seed, 1])
     n = max(1, n_rows // len(images.units))
     with Bar(run.progress) as bar:
@@ -276,44 +354,54 @@ def _classify(
             f"pixels are classified {use_text} their position: the cross-validated loss is {first.tried[True]:.4f} "
             f"with it and {first.tried[False]:.4f} without{needed}."
         )
-    crossed = CrossStage(replace(rows, position=first.position), first)
+    rows = replace(rows, position=first.position)
+    unseen = [PixelStage(rows, first.unseen(number)) for number in range(len(samples))]
     if len(first.by_fold) > 1:
-        _add_context(crossed, images, samples, node)
-    return crossed
+        coarse = _coarse_predictions(images, unseen)
+        wider = [
+            sample._replace(
+                x=np.hstack([sample.x[:, : rows.n_features], Context(coarse[k]).at(sample.places)])
+            )
+            for (k, _), sample in zip(images.units, samples, strict=True)
+        ]
+        second = _cross_fit(images, node, wider)
+        helps = second.loss < first.loss
+        run.say(
+            f"pixels are classified {'with' if helps else 'without'} the predictions around them: the cross-validated "
+            f"loss is {second.loss:.4f} with them and {first.loss:.4f} without."
+        )
+        if helps:
+            unseen = [replace(stage, second=second.unseen(number)) for number, stage in enumerate(unseen)]
+            return PixelStage(rows, first.final, second.final), unseen, coarse, second.loss
+    return PixelStage(rows, first.final), unseen, {}, first.loss
 
 
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
     run = images.run
-    make = (
-        partial(boosted_pixels, run.seed) if node == "boosting" else partial(make_potential, node, run.seed)
-    )
+    # boosted trees that generalise to other images: small ones, in small steps
+    small: dict[str, Any] = {
+        "rounds": 50,
+        "more_rounds": 50,
+        "shrinkage": 0.1,
+        "max_leaves": 16,
+        "seed": run.seed,
+    }
     return cross_fit(
-        make, samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
+        lambda: Boosting(**small) if node == "boosting" else make_potential(node, run.seed),
+        samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
         progress=run.progress, **options,
     )  # fmt: skip
 
 
-def _add_context(crossed: CrossStage, images: TrainingImages, samples: Sequence[Sample], node: str) -> None:
-    """Fit the second classifier, and keep it if its cross-validated loss is lower."""
+def _coarse_predictions(images: TrainingImages, unseen: Sequence[PixelStage]) -> dict[int, np.ndarray]:
+    """By image the out-of-fold probabilities on a coarse grid."""
+    coarse: dict[int, np.ndarray] = {}
     with Bar(images.run.progress) as bar:
-        for number, (k, window) in enumerate(bar.over(images.units, "context")):
+        for stage, (k, window) in zip(unseen, bar.over(images.units, "context"), strict=True):
             values, given = images.image(k)
-            if k not in crossed.coarse:
-                size = coarse_size(values.shape[:-1])
-                crossed.coarse[k] = np.empty((*size, len(images.pipeline.classes)), dtype=np.float32)
-            crossed.unseen(number).fill_coarse(crossed.coarse[k], values, window, given)
-    wider = []
-    for (k, _), sample in zip(images.units, samples, strict=True):
-        seen = sample.x[:, : crossed.rows.n_features]
-        wider.append(sample._replace(x=np.hstack([seen, Context(crossed.coarse[k]).at(sample.places)])))
-    second = _cross_fit(images, node, wider)
-    chosen = "with" if second.loss < crossed.first.loss else "without"
-    images.run.say(
-        f"pixels are classified {chosen} the predictions around them: the cross-validated loss is "
-        f"{second.loss:.4f} with them and {crossed.first.loss:.4f} without."
-    )
-    if second.loss < crossed.first.loss:
-        crossed.second = second
+            shape = (*pixels.coarse_size(values.shape[:-1]), len(images.pipeline.classes))
+            stage.fill_coarse(coarse.setdefault(k, np.empty(shape, dtype=np.float32)), values, window, given)
+    return coarse
 
 
 def _sample(
@@ -324,14 +412,14 @@ def _sample(
     labels = images.labels[k]
     known = int(np.count_nonzero(labels[window] >= 0))
     drawn = []
-    for tile in tiles(window, TILE_SIDES[rows.axes]):
+    for tile in pixels.tiles(window, TILE_SIDES[rows.axes]):
         y = labels[tile].ravel()
         places = np.flatnonzero(y >= 0)
         wanted = min(len(places), round(n * len(places) / max(1, known)))
         if wanted:
             chosen = np.sort(rng.choice(places, wanted, replace=False))
             x = rows.rows(values, tile, given.features)[chosen]
-            drawn.append(Sample(x, y[chosen].astype(np.int64), places_in(tile)[chosen]))
+            drawn.append(Sample(x, y[chosen].astype(np.int64), pixels.places_in(tile)[chosen]))
     if not drawn:
         nothing = np.zeros((0, rows.n_features), dtype=np.float32)
         return Sample(nothing, np.zeros(0, dtype=np.int64), np.zeros((0, rows.axes), dtype=np.int32))
@@ -343,8 +431,8 @@ def _typical(images: TrainingImages) -> list[float]:
     axes, contrasts = images.pipeline.axes, []
     for k in images.own[:: -(-len(images.own) // 10)]:
         values, _ = images.image(k)
-        tile = tiles(whole(values.shape[:-1]), TILE_SIDES[axes])[0]
-        pairs = grid(window_size(tile), len(images.pipeline.classes)).scopes["edge"]
+        tile = pixels.tiles(pixels.whole(values.shape[:-1]), TILE_SIDES[axes])[0]
+        pairs = grid(pixels.window_size(tile), len(images.pipeline.classes)).scopes["edge"]
         contrasts.append(typical_contrast(values[tile], pairs, axes=axes))
     means: list[float] = np.mean(contrasts, axis=0).tolist()
     return means

@@ -18,7 +18,6 @@ from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
 from ..potentials import Linear, Potential, Temperature
-from .classes import Classes, find_classes
 from .image_files import (
     STACKS,
     ImageFile,
@@ -30,7 +29,7 @@ from .image_files import (
 )
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
-from .intensity import learn_intensity
+from .pixel_values import Classes, find_classes, learn_intensity
 from .training import (
     PIXEL_FUNCTIONS,
     TRAINABLE,
@@ -116,49 +115,59 @@ class ImageOptions:
 
     def check(self) -> None:
         """Refuse options that exclude each other."""
-        self._check_inputs()
-        if self.search and (self.single_stage or self.node is not None):
-            raise PotentiaError(
-                "--search chooses functions itself: leave out --node, --superpixels and the papers' features."
-            )
-        if self.search and self.budget <= 0:
-            raise PotentiaError(f"--budget is a number of seconds above zero, not {self.budget:g}.")
         node, edge = self.functions
-        if node not in PIXEL_FUNCTIONS:
-            raise PotentiaError(f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}.")
-        able = TRAINABLE[self.learner]
-        for kind, name in {**({"node": node} if self.single_stage else {}), "edge": edge}.items():
-            if name not in able:
-                raise PotentiaError(
-                    f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}."
+        able, alone = (
+            TRAINABLE[self.learner],
+            "superpixels" if self.superpixels is not None else "feature-set papers",
+        )
+        refusals = [
+            (self.stacks not in STACKS, f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}."),
+            (
+                self.superpixels is not None and self.reduce is not None,
+                "superpixels are made of the whole image: give --superpixels or --reduce.",
+            ),
+            (
+                self.axes == 3 and (self.single_stage or self.reduce is not None),
+                "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features.",
+            ),
+            *(
+                (self.single_stage and folder is not None, f"--{alone} cannot be combined with --{option}.")
+                for option, folder in (("features", self.features), ("probabilities", self.probabilities))
+            ),
+            (
+                self.probabilities is not None and self.feature_set is not None,
+                "--probabilities take the classifier's place: to use them beside filters, give --features.",
+            ),
+            (
+                self.feature_set == "given" and self.features is None,
+                "--feature-set given takes the features in --features, which is missing.",
+            ),
+            (
+                self.search and (self.single_stage or self.node is not None),
+                "--search chooses functions itself: leave out --node, --superpixels and the papers' features.",
+            ),
+            (
+                self.search and self.budget <= 0,
+                f"--budget is a number of seconds above zero, not {self.budget:g}.",
+            ),
+            (node not in PIXEL_FUNCTIONS, f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}."),
+            *(
+                (name not in able, f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}.")
+                for kind, name in {**({"node": node} if self.single_stage else {}), "edge": edge}.items()
+            ),
+            *(
+                (
+                    getattr(self, option) is not None and self.learner not in learners,
+                    f"--{option.replace('_', '-')} cannot be combined with --learner {self.learner}.",
                 )
-        for option, learners in _OF_LEARNERS.items():
-            if getattr(self, option) is not None and self.learner not in learners:
-                raise PotentiaError(
-                    f"--{option.replace('_', '-')} cannot be combined with --learner {self.learner}."
-                )
+                for option, learners in _OF_LEARNERS.items()
+            ),
+        ]  # fmt: skip
+        for refused, message in refusals:
+            if refused:
+                raise PotentiaError(message)
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
-
-    def _check_inputs(self) -> None:
-        if self.stacks not in STACKS:
-            raise PotentiaError(f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}.")
-        if self.superpixels is not None and self.reduce is not None:
-            raise PotentiaError("superpixels are made of the whole image: give --superpixels or --reduce.")
-        if self.axes == 3 and (self.single_stage or self.reduce is not None):
-            raise PotentiaError(
-                "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features."
-            )
-        alone = "--superpixels" if self.superpixels is not None else "--feature-set papers"
-        for option in ("features", "probabilities"):
-            if self.single_stage and getattr(self, option) is not None:
-                raise PotentiaError(f"{alone} cannot be combined with --{option}.")
-        if self.probabilities is not None and self.feature_set is not None:
-            raise PotentiaError(
-                "--probabilities take the classifier's place: to use them beside filters, give --features."
-            )
-        if self.feature_set == "given" and self.features is None:
-            raise PotentiaError("--feature-set given takes the features in --features, which is missing.")
 
 
 def train(
@@ -166,26 +175,34 @@ def train(
 ) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images of a folder and the masks of their names, and facts of the fit.
 
-    A classifier of single pixels is fitted to pixels drawn from all images, and a CRF to its out-of-fold predictions
-    in windows of the images. With `feature_set` "papers", and of superpixels, the CRF is fitted to features at once.
     The options are those of `ImageOptions`.
     """
-    run, chosen = run or Run(), ImageOptions(**options)
+    chosen = ImageOptions(**options)
     chosen.check()
     files = paired_files(images, masks, chosen.stacks)
     read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.axes)
     classes, labels = _read_masks([mask for _, mask in files], read, chosen)
+    return fit_images(read, labels, classes, chosen, run or Run())
+
+
+def fit_images(
+    read: InputReader, labels: list[np.ndarray], classes: Classes, chosen: ImageOptions, run: Run
+) -> tuple[ImagePipeline, dict[str, Any]]:
+    """A pipeline fitted to the images that `read` reads, with labels (*size) of each, -1 where unknown.
+
+    A classifier of single pixels is fitted to pixels drawn from all images, and a CRF to its out-of-fold predictions
+    in windows of the images. With `feature_set` "papers", and of superpixels, the CRF is fitted to features at once.
+    """
     weights = _class_weights(chosen.class_weight, labels, classes)
     pipeline = _unfitted(chosen, read, classes, weights, run)
     digest = _digest(pipeline, read, labels, chosen)
-    facts: dict[str, Any] = {"n_images": len(files), "classes": classes.names}
-    own, held = (part.tolist() for part in run.split(len(files)))
+    facts: dict[str, Any] = {"n_images": len(read.files), "classes": classes.names}
+    own, held = (part.tolist() for part in run.split(len(read.files)))
     if chosen.single_stage:
-        examples = [
-            pipeline.paper_example(read(k)[0], y.astype(np.int64), read.files[k].name)[0]
-            for k, y in enumerate(labels)
-        ]
-        parts = [[examples[k] for k in part] for part in (own, held)]
+        parts = [
+            [pipeline.paper_example(read(k)[0], labels[k].astype(np.int64), read.files[k].name)[0] for k in part]
+            for part in (own, held)
+        ]  # fmt: skip
         return pipeline, facts | fit(pipeline.model, parts[0], parts[1], digest, run)
     small = [_reduced(y, pipeline.small_size(y.shape), len(classes)) for y in labels]
     check_pairs(any(y.size > 1 for y in small))
@@ -193,11 +210,12 @@ def train(
         run.check_resumable(fit_marks(pipeline.model, digest))
     training = TrainingImages(pipeline, read, small, weights, own, held, run)
     nodes = NODES if chosen.search else (chosen.functions[0],)
-    examples, more = two_stages(training, nodes, chosen.position, chosen.pixels)
-    facts |= more
+    examples, pixel_facts = two_stages(training, nodes, chosen.position, chosen.pixels)
+    facts |= pixel_facts
     if chosen.search:
-        pipeline.model, more = search_pairs(examples, run, chosen.budget, chosen.iterations, weights)
-        facts |= more
+        best, search_facts = search_pairs(examples, chosen, run, weights)
+        pipeline.model = _crf(best, run, weights)
+        facts |= search_facts
     fitted = fit(pipeline.model, examples, training.held_examples(), digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return pipeline, facts | fitted
@@ -215,10 +233,11 @@ def _read_masks(
             )
         check_same_size(read(k)[0], values.codes, mask.path)
     classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
-    labels: list[np.ndarray] = []
-    for values, mask in zip(raw, masks, strict=True):
-        labels.append(classes.labels(values, mask.path).astype(np.int16))
-        if not np.any(labels[-1] >= 0):
+    labels = [
+        classes.labels(values, mask.path).astype(np.int16) for values, mask in zip(raw, masks, strict=True)
+    ]
+    for y, mask in zip(labels, masks, strict=True):
+        if not np.any(y >= 0):
             raise PotentiaError(f"{mask.path}: every pixel is void, so there is nothing to learn.")
     return classes, labels
 
@@ -251,42 +270,29 @@ def _unfitted(
 ) -> ImagePipeline:
     """The pipeline before its model and its classifier of pixels are fitted."""
     node, edge = chosen.functions
-    function = make_potential(node, run.seed) if chosen.single_stage else _probability_node(chosen.learner)
     features = chosen.feature_set or ("filters" if chosen.probabilities is None else "probabilities")
-    model = _crf(
-        function, edge, chosen.learner, run, chosen.iterations, weights, chosen.epsilon, chosen.inference
-    )
     images = (read(k)[0] for k in range(len(read.files)))
-    names = [str(file.path) for file in read.files]
     return ImagePipeline(
-        model,
+        _crf(chosen, run, weights),
         classes,
         _PAPERS[node] if chosen.single_stage else features,
         _PAPERS[edge] if chosen.single_stage else BOUNDARY,
         1.0 if chosen.reduce is None else chosen.reduce,
         chosen.superpixels,
-        learn_intensity(images, chosen.axes, chosen.normalise, names),
+        learn_intensity(images, chosen.axes, chosen.normalise, [str(file.path) for file in read.files]),
         axes=chosen.axes,
     )
 
 
-def _crf(
-    node: Potential,
-    edge: str,
-    learner: str,
-    run: Run,
-    iterations: int | None,
-    weights: Floats | None,
-    epsilon: float | None = None,
-    inference: str | None = None,
-) -> CRF:
-    potentials = {"node": node, "edge": make_potential(edge, run.seed)}
-    return CRF(potentials, make_learner(learner, potentials, run, iterations, weights, epsilon, inference))
-
-
-def _probability_node(learner: str) -> Potential:
-    """The potential of variables whose features are log-probabilities: one weight where the learner can train it."""
-    return Linear() if learner == "margin" else Temperature()
+def _crf(chosen: ImageOptions, run: Run, weights: Floats | None) -> CRF:
+    """The unfitted model; of log-probabilities of pixels it has one weight where the learner can train that."""
+    node, edge = chosen.functions
+    function: Potential = Linear() if chosen.learner == "margin" else Temperature()
+    if chosen.single_stage:
+        function = make_potential(node, run.seed)
+    potentials = {"node": function, "edge": make_potential(edge, run.seed)}
+    options = chosen.iterations, weights, chosen.epsilon, chosen.inference
+    return CRF(potentials, make_learner(chosen.learner, potentials, run, *options))
 
 
 def _digest(
@@ -313,43 +319,39 @@ CANDIDATES: tuple[Mapping[str, Any], ...] = (
 )
 #: Functions of pixels that are tried.
 NODES = ("boosting", "linear")
-_FOLDS = 3
-#: Steps of a fit while searching; the chosen one is fitted in full.
-_ITERATIONS = 30
+#: Folds of examples, and steps of a fit while searching; the chosen model is fitted in full.
+_FOLDS, _ITERATIONS = 3, 30
 
 
 def search_pairs(
-    examples: Sequence[Example], run: Run, budget: float, iterations: int | None, weights: Floats | None
-) -> tuple[CRF, dict[str, Any]]:
-    """The model with the lowest cross-validated error of those tried before the budget (seconds) was used up."""
+    examples: Sequence[Example], chosen: ImageOptions, run: Run, weights: Floats | None
+) -> tuple[ImageOptions, dict[str, Any]]:
+    """The options with the lowest cross-validated error of those tried before the budget (seconds) was used up."""
     begun = time.perf_counter()
+    texts = [", ".join(f"--{name} {value}" for name, value in each.items()) for each in CANDIDATES]
+    tried: list[ImageOptions] = []
     errors: list[float] = []
-    for candidate in CANDIDATES:
-        if errors and (time.perf_counter() - begun) * (len(errors) + 1) / len(errors) > budget:
+    for candidate, text in zip(CANDIDATES, texts, strict=True):
+        if errors and (time.perf_counter() - begun) * (len(errors) + 1) / len(errors) > chosen.budget:
             break
-        errors.append(_error(candidate, examples, run, weights))
-        run.say(f"{_options_text(candidate)}: cross-validated error {errors[-1]:.4f}")
+        tried.append(replace(chosen, **{"epsilon": None, "inference": None, **candidate}))
+        errors.append(_error(tried[-1], examples, run, weights))
+        run.say(f"{text}: cross-validated error {errors[-1]:.4f}")
     best = int(np.argmin(errors))
     left_out = len(CANDIDATES) - len(errors)
-    more = f"; {left_out} others did not fit in the budget of {budget:g} s" if left_out else ""
-    text = _options_text(CANDIDATES[best])
-    run.say(f"chosen: {text}, with the lowest cross-validated error of {len(errors)} choices{more}.")
-    return _candidate(CANDIDATES[best], run, iterations, weights), {
-        "chosen": text,
-        "search_error": errors[best],
-    }
+    more = f"; {left_out} others did not fit in the budget of {chosen.budget:g} s" if left_out else ""
+    run.say(f"chosen: {texts[best]}, with the lowest cross-validated error of {len(errors)} choices{more}.")
+    return tried[best], {"chosen": texts[best], "search_error": errors[best]}
 
 
-def _error(
-    candidate: Mapping[str, Any], examples: Sequence[Example], run: Run, weights: Floats | None
-) -> float:
+def _error(chosen: ImageOptions, examples: Sequence[Example], run: Run, weights: Floats | None) -> float:
     """The share of wrong pixels of held-out examples."""
     folds = np.random.default_rng(run.seed).permutation(np.arange(len(examples)) % min(_FOLDS, len(examples)))
     wrong = known = 0.0
     for fold in range(int(folds.max()) + 1 if folds.max() else 0):
         own = [e for e, f in zip(examples, folds, strict=True) if f != fold]
         held = [e for e, f in zip(examples, folds, strict=True) if f == fold]
-        model = _candidate(candidate, replace(run, validation=None), _ITERATIONS, weights)
+        model = _crf(replace(chosen, iterations=_ITERATIONS), replace(run, validation=None), weights)
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             model.fit(own)
         size = sum(int(np.count_nonzero(e.labels >= 0)) for e in held if e.labels is not None)
@@ -357,12 +359,3 @@ def _error(
             wrong += (1.0 - model.score(held)) * size
             known += size
     return wrong / known if known else float("nan")
-
-
-def _candidate(candidate: Mapping[str, Any], run: Run, iterations: int | None, weights: Floats | None) -> CRF:
-    node = _probability_node(candidate["learner"])
-    return _crf(node, run=run, iterations=iterations, weights=weights, **candidate)
-
-
-def _options_text(candidate: Mapping[str, Any]) -> str:
-    return ", ".join(f"--{name} {value}" for name, value in candidate.items())

@@ -12,9 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 from ..base.files import (
     hidden_name,
@@ -27,14 +28,25 @@ from ..base.files import (
     unwritable,
 )
 from ..base.html import facts_table
-from ..base.saving import read_file, reading, write_file
+from ..base.saving import file_kind, find_class, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
+from ..models.crf import CRF
 
+if TYPE_CHECKING:
+    from ..models.chain_crf import ChainCRF
+    from ..models.multilabel.base import MultiLabelClassifier
+
+#: The class of pipelines of each form of data, and its module.
+_PIPELINES = {
+    "images": (".image_pipeline", "ImagePipeline"),
+    "table": (".tables", "TablePipeline"),
+    "sequences": (".sequences", "SequencePipeline"),
+}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
-    "form": Choice(("images", "table", "sequences")),
+    "form": Choice(tuple(_PIPELINES)),
     "settings": Kind((dict,)),
     "model": Kind((dict,)),
     "trained_on": Items(TEXT),
@@ -99,30 +111,39 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
+def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier | Pipeline:
+    """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
+
+    Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
+    imported before.
+    """
+    # most classes are imported here, because each brings large libraries along
+    kind = file_kind(path)
+    if kind == "pipeline":
+        return load_pipeline(path)
+    if kind == "CRF":
+        return CRF.load(path)
+    if kind == "ChainCRF":
+        from ..models.chain_crf import ChainCRF
+
+        return ChainCRF.load(path)
+    from ..models.multilabel.base import MultiLabelClassifier
+
+    with reading(path):
+        model: MultiLabelClassifier = find_class(kind, MultiLabelClassifier).load(path)
+        return model
+
+
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
-    """The pipeline that `save` wrote; predictions are identical, and nothing in the file is executed."""
+    """The pipeline that `save` wrote."""
     with reading(path):
         content, arrays = read_file(path, "pipeline")
         whole = check(_SAVED, content, "pipeline")
-        kind = _pipeline_class(whole["form"])
+        module, name = _PIPELINES[whole["form"]]
+        kind: type[Pipeline] = getattr(import_module(module, __package__), name)
         pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
         pipeline.trained_on = whole["trained_on"]
         return pipeline
-
-
-def _pipeline_class(form: str) -> type[Pipeline]:
-    """The class of pipelines of a form of data; imported here, because each brings large libraries along."""
-    if form == "images":
-        from .image_pipeline import ImagePipeline
-
-        return ImagePipeline
-    if form == "table":
-        from .tables import TablePipeline
-
-        return TablePipeline
-    from .sequences import SequencePipeline
-
-    return SequencePipeline
 
 
 def file_digests(source: Path) -> list[str]:
@@ -172,14 +193,11 @@ class Staging:
         # a worker of a cluster writes files; the lock stays with the process that has it
         return {"folder": self.folder, "_hidden": self._hidden}
 
-    def path(self, part: str, name: str) -> Path:
-        """Where to write the file `name` of the subfolder `part`."""
-        (self._hidden / _FILES / part).mkdir(exist_ok=True)
-        return self._hidden / _FILES / part / name
-
-    def file(self, name: str) -> Path:
-        """Where to write the file `name` of the folder itself."""
-        return self._hidden / _FILES / name
+    def file(self, *parts: str) -> Path:
+        """Where to write a file of the folder, or of a subfolder."""
+        path = self._hidden.joinpath(_FILES, *parts)
+        path.parent.mkdir(exist_ok=True)
+        return path
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -218,10 +236,9 @@ class Staging:
                 raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
         if self._stale is None:
             return []
-        existing = [
-            p.relative_to(self.folder).as_posix() for p in (*self.folder.glob("*"), *self.folder.glob("*/*"))
-        ]
-        return [name for name in existing if self._stale.fullmatch(name) and name not in names]
+        existing = (path for depth in ("*", "*/*") for path in self.folder.glob(depth))
+        relative = [path.relative_to(self.folder).as_posix() for path in existing]
+        return [name for name in relative if self._stale.fullmatch(name) and name not in names]
 
     def _finish_others(self) -> None:
         """Move what killed processes wrote and did not finish to move; one that still moves is waited for."""
@@ -245,8 +262,8 @@ def _finish(hidden: Path, folder: Path) -> None:
         target = folder / path.relative_to(hidden / _FILES)
         if path.is_dir():
             target.mkdir(exist_ok=True)
-            continue
-        path.replace(target)
+        else:
+            path.replace(target)
     for path in (folder, *(part for part in folder.iterdir() if (hidden / _FILES / part.name).is_dir())):
         sync(path)
 

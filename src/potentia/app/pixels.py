@@ -111,8 +111,13 @@ def _ramp(window: Window, size: Sequence[int], length: int) -> np.ndarray:
         left = at - part.start + 1 if part.start > 0 else np.full(len(at), length + 1)
         right = part.stop - at if part.stop < side else np.full(len(at), length + 1)
         line = np.minimum(np.minimum(left, right) / (length + 1), 1.0)
-        weight *= line.astype(np.float32).reshape([-1 if a == axis else 1 for a in range(len(size))])
+        weight *= _along(axis, line.astype(np.float32), len(size))
     return weight
+
+
+def _along(axis: int, line: np.ndarray, axes: int) -> np.ndarray:
+    """Numbers along one axis, to be broadcast over the others."""
+    return line.reshape([-1 if a == axis else 1 for a in range(axes)])
 
 
 #: Probabilities are computed at every n-th pixel along each axis.
@@ -181,13 +186,8 @@ def places_in(window: Window) -> np.ndarray:
 
 
 def _steps(axes: int, far: float) -> list[np.ndarray]:
-    steps = [np.zeros(axes)]
-    for axis in range(axes):
-        for sign in (-far, far):
-            step = np.zeros(axes)
-            step[axis] = sign
-            steps.append(step)
-    return steps
+    """No step, and one of length `far` in both directions along each axis."""
+    return [np.zeros(axes), *(sign * unit for unit in np.eye(axes) for sign in (-far, far))]
 
 
 #: Sides of the pieces in which features are computed and pixels scored, for two and for three axes.
@@ -219,11 +219,7 @@ class PixelRows:
         return filters + self.given + (self.axes if self.position else 0)
 
     def rows(
-        self,
-        values: np.ndarray,
-        window: Window,
-        given: np.ndarray | None,
-        context: Context | None = None,
+        self, values: np.ndarray, window: Window, given: np.ndarray | None, context: Context | None = None
     ) -> np.ndarray:
         """Features (n, n_features) in float32 of a window's pixels, in raster order; then those of context.
 
@@ -240,8 +236,8 @@ class PixelRows:
             column = bank.shape[-1]
             features[..., :column] = bank
         if self.given:
-            if given is None or given.shape != (*size, self.given):
-                shape = None if given is None else given.shape
+            shape = None if given is None else given.shape
+            if given is None or shape != (*size, self.given):
                 raise PotentiaError(
                     f"the image needs given features of shape {(*size, self.given)}, not {shape}."
                 )
@@ -250,8 +246,7 @@ class PixelRows:
         if self.position:
             for axis, (part, side) in enumerate(zip(window, size, strict=True)):
                 shares = (np.arange(part.start, part.stop, dtype=np.float32) + 0.5) / side
-                shape_ = [-1 if a == axis else 1 for a in range(self.axes)]
-                features[..., column + axis] = shares.reshape(shape_)
+                features[..., column + axis] = _along(axis, shares, self.axes)
         flat = features.reshape(-1, n_features)
         if context is not None:
             flat[:, self.n_features :] = context.at(places_in(window))
@@ -281,6 +276,12 @@ class PixelStage:
     rows: PixelRows
     function: Potential
     second: Potential | None = None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features that the last classifier sees."""
+        more = 0 if self.second is None else n_context(self.function.n_outputs_, self.rows.axes)
+        return self.rows.n_features + more
 
     def context(self, values: np.ndarray, given: Given) -> Context | None:
         """What the second classifier sees of a whole image beside the first one's features."""
@@ -322,13 +323,13 @@ class PixelStage:
     @classmethod
     def restore(cls, rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> PixelStage:
         """The stage that `state` describes."""
-        stage = cls(rows, _restored("pixels", content, arrays))
+        functions = [
+            Potential.from_state(content[name], prefixed(arrays, f"{name}:"))
+            for name in ("pixels", "second")
+            if name == "pixels" or name in content
+        ]
+        stage = cls(rows, *functions)
         stage.function.check_features(rows.n_features)
-        if "second" in content:
-            stage.second = _restored("second", content, arrays)
-            stage.second.check_features(rows.n_features + n_context(stage.function.n_outputs_, rows.axes))
+        if stage.second is not None:
+            stage.second.check_features(stage.n_features)
         return stage
-
-
-def _restored(name: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Potential:
-    return Potential.from_state(content[name], prefixed(arrays, f"{name}:"))

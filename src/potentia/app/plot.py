@@ -13,22 +13,19 @@ from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, re
 from ..features.example import Example
 from ..graph.structure import Graph
 from ..inference.base import Result
-from ..learn.examples import checked_examples
+from ..learn.data import checked_examples
 from ..models.crf import CRF
 from .pipeline import Pipeline
 
-
-class Placement(NamedTuple):
-    """Positions (n, 2), and the roots of trees."""
-
-    positions: Floats
-    roots: Ints
+#: Positions (n, 2), and the roots of trees.
+Placement = tuple[Floats, Ints]
+_NO_ROOTS = np.empty(0, dtype=np.int64)
 
 
 def grid_or_tree(n: int, pairs: Ints) -> Placement | None:
     """The layout of a 2-D grid or chain in raster order, or of a forest of pairs (parent, child); None for others."""
     positions = _grid(n, pairs)
-    return _forest(n, pairs) if positions is None else Placement(positions, np.empty(0, dtype=np.int64))
+    return _forest(n, pairs) if positions is None else (positions, _NO_ROOTS)
 
 
 def _grid(n: int, pairs: Ints) -> Floats | None:
@@ -72,7 +69,7 @@ def _forest(n: int, pairs: Ints) -> Placement | None:
                 where[variable] = np.mean([where[child, 0] for child in children[variable]]), -depth
             else:
                 where[variable], next_leaf = (next_leaf, -depth), next_leaf + 1.0
-    return Placement(where, roots) if seen == n else None
+    return (where, roots) if seen == n else None
 
 
 def springs(ties: Floats) -> Floats:
@@ -146,12 +143,9 @@ def history(model: Any, ax: Axes | None = None) -> Axes:
     rows = inner.history_ if hasattr(inner, "history_") else model
     if isinstance(rows, CRF | Pipeline):
         rows = _fitted(rows).history_
-    if not isinstance(rows, Sequence):
-        raise PotentiaError(
-            f"model must be a fitted CRF or ChainCRF, or its history_, not a {type(model).__name__}."
-        )
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise PotentiaError(f"model must be a fitted CRF or ChainCRF, or its history_, not {shown(model)}.")
+    if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+        given = shown(model) if isinstance(rows, Sequence) else f"a {type(model).__name__}"
+        raise PotentiaError(f"model must be a fitted CRF or ChainCRF, or its history_, not {given}.")
     if not rows:
         raise PotentiaError("the history of the model is empty.")
     errors = history_lines(rows)
@@ -279,11 +273,7 @@ def graph(
     forests below their roots, which have a ring, and other graphs by springs.
     """
     check_type("g", g, Graph)
-    roots = np.empty(0, dtype=np.int64)
-    if positions is None:
-        where, roots = _layout(g)
-    else:
-        where = real_numbers(positions, "positions")
+    where, roots = _layout(g) if positions is None else (real_numbers(positions, "positions"), _NO_ROOTS)
     if where.shape != (g.n_variables, 2):
         raise PotentiaError(f"positions must have shape ({g.n_variables}, 2), not {where.shape}.")
     labels = None if labels is None else plain_array(labels, "labels")
@@ -300,19 +290,11 @@ def graph(
             axes.scatter(
                 centres[:, 0], centres[:, 1], marker="s", s=30, color=f"C{number}", label=kind, zorder=2
             )
-    colours: dict[str, Any] = (
-        {"color": "C0"} if labels is None else {"c": np.asarray(labels), "cmap": "viridis"}
-    )
+    colours: dict[str, Any] = {"color": "C0"} if labels is None else {"c": labels, "cmap": "viridis"}
     size = max(8.0, 150.0 - 2.0 * g.n_variables)
     if len(roots):
-        ring: dict[str, Any] = {
-            "facecolors": "none",
-            "edgecolors": "C3",
-            "linewidths": 2.0,
-            "label": "root",
-            "zorder": 2,
-        }
-        axes.scatter(where[roots, 0], where[roots, 1], s=3 * size, clip_on=False, **ring)
+        ring: dict[str, Any] = {"facecolors": "none", "edgecolors": "C3", "linewidths": 2.0, "label": "root"}
+        axes.scatter(where[roots, 0], where[roots, 1], s=3 * size, zorder=2, clip_on=False, **ring)
     axes.scatter(where[:, 0], where[:, 1], s=size, zorder=3, clip_on=False, **colours)
     if axes.get_legend_handles_labels()[0]:
         axes.legend()
@@ -343,7 +325,7 @@ def _layout(g: Graph) -> Placement:
         for i in range(scopes.shape[1]):
             for j in range(i):
                 ties[scopes[:, i], scopes[:, j]] = ties[scopes[:, j], scopes[:, i]] = 1.0
-    return Placement(springs(ties), np.empty(0, dtype=np.int64))
+    return springs(ties), _NO_ROOTS
 
 
 def _fitted(model: CRF | Pipeline) -> CRF:

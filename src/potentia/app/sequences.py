@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..base.files import naming
+from ..base.saving import digest_of
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.example import Example
-from ..features.parts import Parts, Sequences, Source
-from ..features.sequences import DOCUMENT_START, TokenSpan, no_tokens
-from ..features.spans import SpanCounts, count_spans
-from ..features.tokens import Gazetteer, Sentence, TokenFeatures
+from ..features.example import Loaded, Parts
+from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
+from ..features.tokens import (
+    DOCUMENT_START,
+    Gazetteer,
+    Sentence,
+    TokenFeatures,
+    TokenSpan,
+    no_tokens,
+    token_spans,
+)
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
 from ..models.chain_crf import ChainCRF
-from .pipeline import Pipeline, Staging, check_target, write_stream
-from .sequence_files import (
-    Chosen,
-    check_columns,
-    check_labels,
-    choose,
-    doubtful,
-    find_scheme,
-    look,
-    scheme_note,
-    spans_by_file,
-    split,
-)
+from .pipeline import Pipeline, Staging, check_target, seen_by_workers, write_stream
 from .training import Run, cluster_facts
 
 #: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
@@ -45,6 +41,23 @@ _BYTES_PER_BYTE = 16
 _BIAS = "bias"
 #: Tokens up to which the share of training labels predicted right is measured.
 _MEASURED_TOKENS = 10_000
+
+#: Bytes of a file that are read as one part, up to the next sentence. Cuts never depend on the number of workers.
+SPAN_BYTES = 1 << 22
+
+#: Share of sentences that may break a scheme for the user to be told, and what breaks it most often.
+_ALMOST = 0.25
+_BROKEN = {
+    "BIO": "an I- that continues no span of its type",
+    "BIOES": "a span without its B-, E- or S-",
+    "IOB1": "a B- that follows no span of its type",
+}
+
+#: A column of numbers has at least this many different ones, and this share of its numbers are different.
+_MANY_NUMBERS, _DIFFERENT = 20, 0.2
+
+#: A span and the numbers of the sentences wanted of it; None for all.
+Chosen = tuple[TokenSpan, Ints | None]
 
 
 @dataclass(repr=False)
@@ -188,8 +201,8 @@ class SequencePipeline(Pipeline):
         for path in files:
             if path not in with_tokens:
                 raise no_tokens(path)
-        counts = reduce(_Counts.plus, judged)
-        return {"sentences": counts.sentences, "tokens": counts.tokens} | counts.scores(self.model.classes_)
+        counts = reduce(TagCounts.plus, judged)
+        return {"sentences": counts.sentences, "tokens": counts.tokens} | _scores(counts, self.model.classes_)
 
     def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Scores per type of span."""
@@ -214,33 +227,16 @@ def _label_numbers(pipeline: SequencePipeline, decode: str | None, span: TokenSp
     return np.fromiter((place[label] for labels in predicted for label in labels), dtype=np.uint16)
 
 
-class _Counts(NamedTuple):
-    """Sentences, tokens, tokens whose label is right, and spans."""
-
-    sentences: int
-    tokens: int
-    right: int
-    spans: SpanCounts
-
-    def plus(self, other: _Counts) -> _Counts:
-        """The counts of both."""
-        return _Counts(
-            self.sentences + other.sentences,
-            self.tokens + other.tokens,
-            self.right + other.right,
-            self.spans.plus(other.spans),
-        )
-
-    def scores(self, classes: Iterable[Any]) -> dict[str, Any]:
-        """Share of tokens right, and scores of spans if the labels have such."""
-        scores: dict[str, Any] = {"accuracy": self.right / self.tokens}
-        if any(str(label)[:2] in ("B-", "I-", "E-", "S-") for label in classes):
-            scores |= {f"span_{name}": value for name, value in self.spans.scores().items()}
-            scores["spans"] = self.spans.table()
-        return scores
+def _scores(counts: TagCounts, classes: Iterable[Any]) -> dict[str, Any]:
+    """Share of tokens right, and scores of spans if the labels have such."""
+    scores: dict[str, Any] = {"accuracy": counts.right_tokens / counts.tokens}
+    if any(str(label)[:2] in ("B-", "I-", "E-", "S-") for label in classes):
+        scores |= {f"span_{name}": value for name, value in counts.span_scores().items()}
+        scores["spans"] = counts.span_table()
+    return scores
 
 
-def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: Chosen) -> _Counts:
+def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, item: Chosen) -> TagCounts:
     """Compare the predictions of sentences with their labels."""
     sentences = choose(pipeline.read(item[0], labelled=True), item[1])
     truth = [sentence[-1] for sentence in sentences]
@@ -250,9 +246,7 @@ def _judge(pipeline: SequencePipeline, decode: str | None, count_unknown: bool, 
         raise PotentiaError(
             f"{item[0].path}: the label {strange!r} did not occur in training; --count-unknown counts it as wrong."
         )
-    predicted = pipeline.predict(sentences, decode)
-    right = sum(a == b for x, y in zip(truth, predicted, strict=True) for a, b in zip(x, y, strict=True))
-    return _Counts(len(truth), sum(map(len, truth)), right, count_spans(truth, predicted))
+    return count_tags(truth, pipeline.predict(sentences, decode))
 
 
 def train(
@@ -291,7 +285,7 @@ def train(
     gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
     marks = [*(facts.digest for facts in span_facts), repr(options), repr(gazetteers_used)]
     with run.resumable(marks) as checkpoint, naming(source):
-        sources = [SentenceSource(*item, pipeline) for item in own]
+        sources = [_source(pipeline, item) for item in own]
         model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)
     facts = {
         "sentences": sum(part.sentences for part in span_facts),
@@ -305,37 +299,23 @@ def train(
     measured = {"training": own if facts["tokens"] <= _MEASURED_TOKENS else [], "validation": held}
     for name, items in measured.items():
         if items:
-            counts = reduce(_Counts.plus, map_anywhere(partial(_judge, pipeline, None, True), items))
-            scores = counts.scores(model.classes_)
+            counts = reduce(TagCounts.plus, map_anywhere(partial(_judge, pipeline, None, True), items))
+            scores = _scores(counts, model.classes_)
             facts |= {f"{name}_{key}": scores[key] for key in ("accuracy", "span_f1") if key in scores}
     return pipeline, facts
 
 
-@dataclass(frozen=True)
-class SentenceSource(Source):
-    """Sentences of a token file as a part of a data set; whoever has the part reads them."""
+def _source(pipeline: SequencePipeline, item: Chosen) -> Loaded:
+    """Sentences as a part of a data set; whoever has the part reads them."""
+    size = item[0].n_bytes
+    size = None if size is None else _BYTES_PER_BYTE * size
+    return Loaded(partial(_labelled, pipeline, item), item[0].name, size)
 
-    span: TokenSpan
-    chosen: Ints | None
-    pipeline: SequencePipeline
 
-    @property
-    def name(self) -> str:
-        """The file, and which part of it."""
-        return self.span.name
-
-    def load(self) -> list[Example]:
-        """Refused: these are sequences."""
-        raise PotentiaError(f"{self.name} holds sequences, not examples.")
-
-    def sequences(self) -> Sequences:
-        """Attributes and labels of the sentences."""
-        sentences = choose(self.span.sentences(), self.chosen)
-        return Sequences(self.pipeline._attributes(sentences), [sentence[-1] for sentence in sentences])
-
-    def n_bytes(self) -> int | None:
-        """About what the attributes take."""
-        return None if self.span.n_bytes is None else _BYTES_PER_BYTE * self.span.n_bytes
+def _labelled(pipeline: SequencePipeline, item: Chosen) -> tuple[Any, list[Any]]:
+    """Attributes and labels of sentences."""
+    sentences = choose(item[0].sentences(), item[1])
+    return pipeline._attributes(sentences), [sentence[-1] for sentence in sentences]
 
 
 def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
@@ -352,3 +332,163 @@ def _check_sentence(number: int, sentence: Sentence, n_columns: int) -> None:
     lengths = {len(column) for column in sentence}
     if len(lengths) > 1:
         raise PotentiaError(f"the columns of sentence {number} have {sorted(lengths)} tokens.")
+
+
+# -- files in parts ------------------------------------------------------------------------------------------
+
+
+def spans_by_file(source: Path, encoding: str | None) -> dict[Path, list[TokenSpan]]:
+    """The spans of a token file, or of all files of a folder, in the order of their names."""
+    place = seen_by_workers(source)
+    files = [place]
+    if place.is_dir():
+        files = sorted(path for path in place.iterdir() if path.is_file() and not path.name.startswith("."))
+        if not files:
+            raise PotentiaError(f"{source} has no files.")
+    return {path: token_spans(path, encoding, SPAN_BYTES) for path in files}
+
+
+def choose(sentences: list[Any], numbers: Ints | None) -> list[Any]:
+    """The sentences of these numbers; None for all."""
+    return sentences if numbers is None else [sentences[k] for k in numbers]
+
+
+class SpanFacts(NamedTuple):
+    """What some sentences have.
+
+    Attributes:
+        breaks: counts of sentences that break a scheme.
+        joined: whether any sentence has two tokens.
+        first: the label of the file's first token, if it is among these sentences, and how often it occurs in them.
+        numbers: columns before the label that hold many different numbers, and nothing else.
+    """
+
+    sentences: int
+    tokens: int
+    columns: int | None
+    digest: str
+    labels: Mapping[str, int]
+    breaks: Mapping[str, int]
+    joined: bool
+    first: str | None
+    numbers: frozenset[int]
+
+
+def look(item: Chosen) -> SpanFacts:
+    """Read sentences for a first time."""
+    sentences = choose(item[0].sentences(labelled=True), item[1])
+    labels = [sentence[-1] for sentence in sentences]
+    return SpanFacts(
+        len(sentences),
+        sum(map(len, labels)),
+        len(sentences[0]) if sentences else None,
+        digest_of("\n".join("\t".join(column) for column in sentence) for sentence in sentences),
+        Counter(label for row in labels for label in row),
+        scheme_breaks(labels),
+        any(len(row) > 1 for row in labels),
+        labels[0][0] if labels and item[0].first == 0 else None,
+        frozenset(_number_columns(sentences)),
+    )
+
+
+def _number_columns(sentences: Sequence[Any]) -> Iterator[int]:
+    """Columns between words and labels that hold many different numbers."""
+    for column in range(1, len(sentences[0]) - 1 if sentences else 0):
+        values = [value for sentence in sentences for value in sentence[column]]
+        different = len(set(values))
+        if different >= max(_MANY_NUMBERS, _DIFFERENT * len(values)) and all(map(_is_number, values)):
+            yield column
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def doubtful(span_facts: Sequence[SpanFacts]) -> Iterator[str]:
+    """What to tell the user of lines that look like headers and of columns of numbers."""
+    labels = sum((Counter(facts.labels) for facts in span_facts), Counter[str]())
+    firsts = Counter(facts.first for facts in span_facts if facts.first is not None)
+    for label, n in firsts.items():
+        if labels[label] == n < len(labels) and labels.total() >= _MANY_NUMBERS:
+            yield (
+                f"the label {label!r} occurs in the first line only, which may be a header; if it is, delete that line."
+            )
+    for column in sorted(frozenset[int]().union(*(facts.numbers for facts in span_facts))):
+        yield (
+            f"column {column + 1} holds many different numbers, each of which is a separate feature, however close "
+            "they are: round them, or train pt.ChainCRF in Python, which takes numbers."
+        )
+
+
+def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[list[Chosen], list[Chosen]]:
+    """Spans with the sentences to train on, and with those that are held out."""
+    if run.validation is None:
+        return [(span, None) for span in spans], []
+    ends = np.cumsum([0, *counts])
+    own, held = (
+        [
+            (span, part[(part >= a) & (part < b)] - a)
+            for span, (a, b) in zip(spans, pairwise(ends), strict=True)
+        ]
+        for part in run.split(int(ends[-1]))
+    )
+    return own, [item for item in held if len(item[1])]
+
+
+def find_scheme(span_facts: Sequence[SpanFacts]) -> str | None:
+    """The first scheme that allows all labels; None if there is none or no label is a span's."""
+    if all(facts.labels.keys() <= {"O"} for facts in span_facts):
+        return None
+    return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in span_facts)), None)
+
+
+def scheme_note(span_facts: Sequence[SpanFacts]) -> str | None:
+    """What to tell the user if most sentences keep to a scheme and a few break it; None otherwise."""
+    total = sum(facts.sentences for facts in span_facts)
+    counts = {
+        name: sum(facts.breaks[name] for facts in span_facts)
+        for name in SCHEMES
+        if all(name in facts.breaks for facts in span_facts)
+    }
+    name = min(counts, key=counts.__getitem__, default=None)
+    if name is None or not 0 < counts[name] <= _ALMOST * total:
+        return None
+    return (
+        f"labels look like {name}, but {counts[name]} of {total} sentences break it (such as "
+        f"{_BROKEN[name]}), so impossible sequences of labels may be predicted; correct these sentences "
+        "to exclude them, or give --scheme none."
+    )
+
+
+def check_columns(source: Path, spans: Sequence[TokenSpan], span_facts: Sequence[SpanFacts]) -> int:
+    """The number of columns of all files, which must be one and at least two."""
+    numbers = {
+        span.path: facts.columns
+        for span, facts in zip(spans, span_facts, strict=True)
+        if facts.columns is not None
+    }
+    if not numbers:
+        raise no_tokens(source)
+    first, wanted = next(iter(numbers.items()))
+    other = next((path for path, number in numbers.items() if number != wanted), None)
+    if other is not None:
+        raise PotentiaError(f"{other} has {numbers[other]} columns, but {first} has {wanted}.")
+    if wanted < 2:
+        raise PotentiaError(f"{source}: sentences need at least two columns: words, and labels last.")
+    return wanted
+
+
+def check_labels(source: Path, span_facts: Sequence[SpanFacts]) -> None:
+    """Refuse files that there is nothing to learn from."""
+    values = frozenset[str]().union(*(facts.labels for facts in span_facts))
+    if len(values) < 2:
+        shown = next(iter(values), "")
+        raise PotentiaError(
+            f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
+        )
+    if not any(facts.joined for facts in span_facts):
+        raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")

@@ -6,6 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,13 +57,8 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 def _no_formula(cell: Any) -> Any:
     """A cell that a spreadsheet would run as a formula, as text: with an apostrophe in front; numbers stay."""
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return cell
-    try:
-        float(cell)
-    except ValueError:
-        return f"'{cell}"
-    return cell
+    runs = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{cell}" if runs and not _is_number(cell) else cell
 
 
 def _csv(path: Path) -> Table:
@@ -112,9 +108,8 @@ def _parquet(path: Path) -> Table:
 
 
 def _check_cells(path: Path, n_rows: int, row_bytes: float) -> None:
-    check_memory(
-        n_rows * row_bytes, f"{path}, a table of {n_rows} further rows,", "cut it into several files"
-    )
+    what = f"{path}, a table of {n_rows} further rows,"
+    check_memory(n_rows * row_bytes, what, "cut it into several files")
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -134,11 +129,9 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 def _typed(column: Sequence[Any]) -> list[Any]:
     """Numbers as they are, and texts as whole numbers where all are some, spelled as numbers are."""
-    if not all(isinstance(cell, str) for cell in column):
-        return list(column)
-    if all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column):
-        return [int(cell) for cell in column]
-    return list(column)
+    texts = all(isinstance(cell, str) for cell in column)
+    whole = texts and all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column)
+    return [int(cell) for cell in column] if whole else list(column)
 
 
 def _cell(text: str) -> str | None:
@@ -157,8 +150,21 @@ _YES = {
     "yes", "y", "true", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sim", "da", "positive", "pos", "on"
 }  # fmt: skip
 _NO = {
-    "no", "n", "false", "f", "nein", "falsch", "non", "faux", "não", "net", "nej", "negative", "neg", "off"
-}  # fmt: skip
+    "no",
+    "n",
+    "false",
+    "f",
+    "nein",
+    "falsch",
+    "non",
+    "faux",
+    "não",
+    "net",
+    "nej",
+    "negative",
+    "neg",
+    "off",
+}
 #: Names of columns that number rows.
 _ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 #: Different texts beyond which a column names rows rather than sorts them.
@@ -262,9 +268,9 @@ class Label:
         cells = [_plain(cell, self.name, row) for row, cell in enumerate(column, 1)]
         strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
         if len(strange) + len(self.values) > 2:
-            shown = " and ".join(map(repr, self.values))
+            known = " and ".join(map(repr, self.values))
             raise PotentiaError(
-                f"label {self.name!r} has the value {strange[0]!r}, but training had {shown}."
+                f"label {self.name!r} has the value {strange[0]!r}, but training had {known}."
             )
         last = np.array([cell == self.values[-1] for cell in cells])
         return np.where(last, self.present, 1 - self.present)
@@ -308,11 +314,10 @@ def _meaning(value: str) -> int:
 
 
 def _is_number(cell: str) -> bool:
-    try:
+    with suppress(ValueError):
         float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell  # which Python takes for a separator of digits
+        return "_" not in cell  # which Python takes for a separator of digits
+    return False
 
 
 def _category(cell: str | None) -> str | None:

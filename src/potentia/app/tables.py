@@ -39,8 +39,6 @@ MODELS: dict[str, type[TableModel]] = {
     "lmbm": LMBM,
     "independent": IndependentClassifiers,
 }
-
-
 #: Models that the workers of a cluster learn label by label; of others one worker does all the work.
 _BY_LABEL = ("lmsbn", "independent")
 
@@ -50,7 +48,7 @@ def make_model(name: str, seed: int, **options: Any) -> TableModel:
     kind = MODELS[name]
     known = {"units" if kind is LabelNetwork else "kernel", *kind().get_params()}
     if kind is LabelNetwork and "kernel" in options:
-        options = {"units": [options["kernel"]]} | {k: v for k, v in options.items() if k != "kernel"}
+        options["units"] = [options.pop("kernel")]
     for option in options:
         if option not in known:
             raise PotentiaError(f"--{option} cannot be combined with --model {name}.")
@@ -71,14 +69,15 @@ def chosen(model: Any) -> dict[str, Any]:
             "whole_labellings": model.whole_,
         }
     results = getattr(model, "cv_results_", [])
-    names = [
-        name for name in ("alpha", "gamma", "order", "label_scale") if len({r[name] for r in results}) > 1
-    ]
+    searched = ("alpha", "gamma", "order", "label_scale")
+    names = [name for name in searched if len({result[name] for result in results}) > 1]
     if not names:
         return {}
-    best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
-    facts = {f"chosen_{name}": best[name] for name in names}
-    return facts | {"cross_validated_exact_match": best["exact_match"]}
+    best = max(results, key=lambda result: (result["exact_match"], -result["hamming_loss"]))
+    return {
+        **{f"chosen_{name}": best[name] for name in names},
+        "cross_validated_exact_match": best["exact_match"],
+    }
 
 
 T = TypeVar("T")
@@ -108,29 +107,16 @@ class TablePipeline(Pipeline):
     form: ClassVar[str] = "table"
     saved: ClassVar[Schema] = {
         "learner": Choice(tuple(MODELS)),
-        "features": Items(
-            Section(
-                {
-                    "name": TEXT,
-                    "mean": Number(),
-                    "scale": Number(),
-                    "texts": Items(TEXT, nullable=True),
-                    "missing": FLAG,
-                }
-            )
-        ),
+        "features": Items(Section({
+            "name": TEXT, "mean": Number(), "scale": Number(), "texts": Items(TEXT, nullable=True), "missing": FLAG,
+        })),
         "labels": Items(Section({"name": TEXT, "values": Items(TEXT), "texts": Items(TEXT)})),
-        "columns": Rule(
-            lambda found: (
-                all(feature["scale"] > 0 for feature in found["features"])
-                and all(
-                    1 <= len(label["values"]) <= 2 and len(label["texts"]) == len(label["values"])
-                    for label in found["labels"]
-                )
-            ),
-            "are inconsistent",
-        ),
-    }
+        "columns": Rule(lambda found: (
+            all(feature["scale"] > 0 for feature in found["features"])
+            and all(1 <= len(label["values"]) <= 2 and len(label["texts"]) == len(label["values"])
+                    for label in found["labels"])
+        ), "are inconsistent"),
+    }  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
         """Columns and what they hold."""
@@ -146,9 +132,9 @@ class TablePipeline(Pipeline):
         model = MODELS[settings["learner"]].from_state(content, arrays)
         features = [Feature(**feature) for feature in settings["features"]]
         width = sum(feature.width for feature in features)
-        if (model.n_features_in_, model.n_labels_) != (width, len(settings["labels"])):
-            raise PotentiaError("the saved pipeline is damaged: its columns are not those of its model.")
         labels = [Label(**label) for label in settings["labels"]]
+        if (model.n_features_in_, model.n_labels_) != (width, len(labels)):
+            raise PotentiaError("the saved pipeline is damaged: its columns are not those of its model.")
         return cls(model, settings["learner"], features, labels)
 
     def facts(self) -> dict[str, Any]:
@@ -205,9 +191,13 @@ class TablePipeline(Pipeline):
         """
         check_target(out, source)
         wanted = partial(self._columns, seen_by_workers(source), id, probabilities, scores)
-        found = self._by_rows(source, wanted)
-        self._warn_of_unknown([known for _, known in found])
-        pieces = [piece for piece, _ in found]
+        pieces, known = zip(*self._by_rows(source, wanted), strict=True)
+        for feature, seen in zip(self.features, zip(*known, strict=True), strict=True):
+            if False in seen and True not in seen:
+                warn_caller(
+                    f"training had none of the values of column {feature.name!r}, so it counts as missing in all rows.",
+                    UserWarning,
+                )
         columns = {name: [cell for piece in pieces for cell in piece[name]] for name in pieces[0]}
         write_table(out, columns)
         return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
@@ -219,9 +209,7 @@ class TablePipeline(Pipeline):
         table = _rows_of(source, rows)
         with naming(source):
             _require(table, id)
-            columns: dict[str, Sequence[Any]] = {
-                name: ["" if c is None else c for c in table[name]] for name in id
-            }
+            columns: dict[str, Sequence[Any]] = {name: [cell or "" for cell in table[name]] for name in id}
             columns |= self.predict(table)
             shown = {label.name: label.shown for label in self.labels}
             if probabilities:
@@ -229,15 +217,6 @@ class TablePipeline(Pipeline):
             if scores:
                 columns |= {f"{shown[name]}_score": s for name, s in self.decision_function(table).items()}
         return columns, [feature.knows(table[feature.name]) for feature in self.features]
-
-    def _warn_of_unknown(self, known: Sequence[Sequence[bool | None]]) -> None:
-        """Warn of columns none of whose texts training had; known: by piece and feature."""
-        for feature, pieces in zip(self.features, zip(*known, strict=True), strict=True):
-            if False in pieces and True not in pieces:
-                warn_caller(
-                    f"training had none of the values of column {feature.name!r}, so it counts as missing in all rows.",
-                    UserWarning,
-                )
 
     def evaluate_files(self, source: Path, *, progress: bool = False) -> dict[str, Any]:
         """The five measures of multi-label prediction."""
@@ -371,16 +350,14 @@ class TableSpec:
             if len(own) == 1:
                 messages.append("there is only one row to train on, so every prediction repeats its labels.")
             labels = [learn_label(name, table[name]) for name in self.labels]
-            messages += [
-                f"label {label.name!r}: {label.texts[1]!r} counts as present, {label.texts[0]!r} as absent."
-                for label in labels
-                if len(label.values) == 2 and label.shown != label.name
-            ]
-            messages += [
-                f"label {label.name!r} has only the value {label.texts[0]!r}, which is always predicted."
-                for label in labels
-                if len(label.values) == 1 and len(own) > 1
-            ]
+            for label in labels:
+                if len(label.texts) == 2 and label.shown != label.name:
+                    counted = f"{label.texts[1]!r} counts as present, {label.texts[0]!r} as absent"
+                    messages.append(f"label {label.name!r}: {counted}.")
+            for label in labels:
+                if len(label.texts) == 1 < len(own):
+                    only = f"has only the value {label.texts[0]!r}, which is always predicted"
+                    messages.append(f"label {label.name!r} {only}.")
             pipeline = TablePipeline(None, "", features, labels)
             X, y = pipeline.matrix(table), pipeline.truth(table)
         digest = digest_of([X.tobytes(), y.tobytes(), *names, *self.labels])
@@ -398,19 +375,19 @@ def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
 def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[Any]]:
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
         fitted = estimator.fit(X, y)
-    own = (UserWarning, ConvergenceWarning)
-    return fitted, [(str(w.message), w.category) for w in caught if w.category in own]
+    kinds = (UserWarning, ConvergenceWarning)
+    return fitted, [(str(w.message), w.category) for w in caught if w.category in kinds]
 
 
 @lru_cache(maxsize=1)
-def _table(source: Path, state: tuple[int, int]) -> Table:
+def _table(source: Path, state: tuple[int, int] | None) -> Table:
     return read_table(source)
 
 
 def _rows_of(source: Path, rows: slice) -> Table:
     """Some rows of a table; the process keeps the one that it read last."""
     state = source.stat() if source.is_file() else None
-    table = _table(source, (state.st_mtime_ns, state.st_size) if state is not None else (0, 0))
+    table = _table(source, None if state is None else (state.st_mtime_ns, state.st_size))
     return {name: column[rows] for name, column in table.items()}
 
 

@@ -17,7 +17,7 @@ from ..inference.base import Inference
 from ..inference.mean_field import MeanField
 from ..inference.messages import TRW, LoopyBP, Smoothed
 from ..learn.checkpoint import Checkpoint
-from ..learn.iterated import IteratedLogistic, Solver
+from ..learn.iterated import IteratedLogistic
 from ..learn.max_margin import MaxMargin
 from ..learn.risk import MarginalRisk
 from ..models.crf import CRF
@@ -96,26 +96,24 @@ class Run:
         checkpoint = self._marked(marks)
         with nullcontext() if checkpoint is None else checkpoint:
             state = None if checkpoint is None else checkpoint.load()
-            if state is not None and state["history"]:
-                self.say(f"resuming after iteration {len(state['history'])}, from {self.checkpoint}")
-            elif state is not None:
-                self.say(f"resuming from {self.checkpoint}")
+            if state is not None:
+                done = f"after iteration {len(state['history'])}, " if state["history"] else ""
+                self.say(f"resuming {done}from {self.checkpoint}")
             try:
                 yield checkpoint
             except KeyboardInterrupt:
-                raise Interrupted(_kept(self.checkpoint)) from None
+                if self.checkpoint is None or not self.checkpoint.exists():
+                    raise Interrupted("interrupted before anything was learned, so nothing is kept") from None
+                raise Interrupted(
+                    f"interrupted; {self.checkpoint} keeps the progress; run the same command again to resume"
+                ) from None
 
 
 def make_potential(name: str, seed: int) -> Potential:
     """A potential by its name on the command line."""
-    made = {
-        "boosting": Boosting(seed=seed),
-        "linear": Linear(),
-        "mlp": MLP(seed=seed),
-        "constant": Constant(),
-        "potts": Potts(),
-    }
-    return made[name]
+    if name in ("boosting", "mlp"):
+        return Boosting(seed=seed) if name == "boosting" else MLP(seed=seed)
+    return {"linear": Linear, "constant": Constant, "potts": Potts}[name]()
 
 
 def make_learner(
@@ -132,30 +130,25 @@ def make_learner(
     class_weight: of all but "margin". epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
     inference: of "marginal", a name of `INFERENCE`.
     """
-    tracked = run.validation is not None
-    weights = None if class_weight is None else class_weight.tolist()
-    if name == "ilr":
-        smooth = all(potential.differentiable or potential.shared for potential in potentials.values())
-        # linear functions move slowly when fitted in turn with others: "mixed" steps them together
-        convex = any(potential.convex for potential in potentials.values())
-        solver: Solver = "direct" if smooth else ("mixed" if convex else "alternating")
-        return IteratedLogistic(
-            epsilon=_or(epsilon, 1.0 if smooth else 0.1),
-            iterations=_or(iterations, 100 if smooth else 10),
-            solver=solver,
-            class_weight=weights,
-            track_error=tracked,
-        )
+    shared: dict[str, Any] = {"track_error": run.validation is not None}
+    if iterations is not None:
+        shared["iterations"] = iterations
+    if class_weight is not None:
+        shared["class_weight"] = class_weight.tolist()
+    if name == "margin":
+        best = Smoothed(0.0, iterations=50)
+        return MaxMargin(**{"inference": best, "iterations": 50, "seed": run.seed, **shared})
     if name == "marginal":
-        return MarginalRisk(
-            inference=INFERENCE[inference or "trw"](),
-            iterations=_or(iterations, 200),
-            class_weight=weights,
-            track_error=tracked,
-            seed=run.seed,
-        )
-    best = Smoothed(0.0, iterations=50)
-    return MaxMargin(inference=best, iterations=_or(iterations, 50), track_error=tracked, seed=run.seed)
+        method = INFERENCE[inference or "trw"]()
+        return MarginalRisk(**{"inference": method, "iterations": 200, "seed": run.seed, **shared})
+    smooth = all(potential.differentiable or potential.shared for potential in potentials.values())
+    # linear functions move slowly when fitted in turn with others: "mixed" steps them together
+    convex = any(potential.convex for potential in potentials.values())
+    solver = "direct" if smooth else ("mixed" if convex else "alternating")
+    limit, smoothing = (100, 1.0) if smooth else (10, 0.1)
+    return IteratedLogistic(
+        **{"epsilon": epsilon or smoothing, "iterations": limit, "solver": solver, **shared}
+    )
 
 
 def fit(
@@ -198,13 +191,3 @@ def fit_marks(model: CRF, digest: str) -> list[str]:
     """What a checkpoint of a fit must agree with: the data, potentials, and options but the limit of iterations."""
     options = replace(model.learner, iterations=0)  # type: ignore[type-var]
     return [digest, repr(model.potentials), repr(options)]
-
-
-def _kept(checkpoint: Path | None) -> str:
-    if checkpoint is None or not checkpoint.exists():
-        return "interrupted before anything was learned, so nothing is kept"
-    return f"interrupted; {checkpoint} keeps the progress; run the same command again to resume"
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is None else value

@@ -7,15 +7,22 @@ computed which part.
 
 from __future__ import annotations
 
+import itertools
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .memory import enough_memory
+from .types import PotentiaError, enough_memory
+
+#: The connection to the cluster that parts live on, if any.
+CLUSTER: ContextVar[Any] = ContextVar("potentia_cluster", default=None)
 
 #: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
 PartFunction = Callable[..., tuple[Any, Any]]
@@ -91,34 +98,169 @@ class Local(Backend):
         """Let go of all parts but these."""
         self.parts = [self.parts[number] for number in numbers]
 
-    def call(self, number: int, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
-        """What the function gives for one part."""
-        return function(self.parts[number], {} if states is None else states[number], *args)
+    def _enter(self, number: int, states: Any) -> tuple[Any, Any]:
+        """A part and its state."""
+        return self.parts[number], {} if states is None else states[number]
+
+    def _leave(self, number: int, states: Any, before: Any, state: Any) -> Any:
+        """What stands for a part's new state among the states, after a visit that began with `before`."""
+        return state
 
     def map(
         self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
     ) -> tuple[Any, list[Any]]:
         """The new states, and the results in part order."""
-        firsts: Iterable[Any] = [()] * self.n_parts if own is None else ((item,) for item in own)
-        calls = zip(range(self.n_parts), firsts, strict=True)
-        found = [self.call(number, function, states, *first, *args) for number, first in calls]
-        return tuple(state for state, _ in found), [result for _, result in found]
+        new, results = [], []
+        for number in range(self.n_parts):
+            part, before = self._enter(number, states)
+            first = () if own is None else (own[number],)
+            state, result = function(part, before, *first, *args)
+            new.append(self._leave(number, states, before, state))
+            results.append(result)
+            del part, before, state  # they may leave memory now
+        return tuple(new), results
 
     def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
         """The new states, and the sum of the results; at most log2(parts) partial sums are held at once."""
-        new: list[Any] = []
-
-        def value(number: int) -> Any:
-            state, result = self.call(number, function, states, *args)
-            new.append(state)  # the tree visits the parts in order
-            return result
-
-        total = tree_total(value, 0, self.n_parts)
-        return tuple(new), total
+        new, sums = [], list[tuple[int, Any]]()
+        for number in range(self.n_parts):
+            part, before = self._enter(number, states)
+            state, result = function(part, before, *args)
+            new.append(self._leave(number, states, before, state))
+            push(sums, result)
+            del part, before, state, result
+        return tuple(new), joined(sums)
 
     def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
         """The result for one part."""
-        return self.call(number, function, states, *args)[1]
+        part, state = self._enter(number, states)
+        return function(part, state, *args)[1]
+
+
+class _Place(NamedTuple):
+    """Where an array lies in a file."""
+
+    first: int
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+class _Spilled:
+    """A state of a part, in memory while the part is, and in a file, written once, while it is not."""
+
+    def __init__(self, state: Any) -> None:
+        self.state: Any = state
+        self.places: dict[str, _Place] = {}
+        self.small: dict[str, Any] = {}
+        self.path: Path | None = None
+
+    def leave(self, path: Path, name: str) -> None:
+        """Write the arrays to the file, unless they were, and let go of them."""
+        if self.path is None:
+            self.path = path
+            weakref.finalize(self, _delete, path)
+            try:
+                with path.open("wb") as file:
+                    for key, value in self.state.items():
+                        if isinstance(value, np.ndarray):
+                            self.places[key] = _Place(file.tell(), value.dtype, value.shape)
+                            np.ascontiguousarray(value).tofile(file)
+                        else:
+                            self.small[key] = value
+            except OSError as error:
+                raise PotentiaError(
+                    f"the state of {name} cannot be written to {path} ({error.strerror or error}); "
+                    "free space there or set TMPDIR."
+                ) from None
+        self.state = None
+
+    def come(self) -> Any:
+        """The state, read again if it had left."""
+        if self.state is None:
+            arrays = {}
+            for key, place in self.places.items():
+                size = int(np.prod(place.shape, dtype=np.int64))
+                flat = np.fromfile(self.path or "", place.dtype, size, offset=place.first)
+                arrays[key] = flat.reshape(place.shape)
+            self.state = {**self.small, **arrays}
+        return self.state
+
+
+def _delete(path: Path) -> None:
+    with suppress(OSError):  # the whole folder may be gone
+        path.unlink()
+
+
+class OutOfCore(Local):
+    """Parts that are built when they are visited, at most `resident` of them at once.
+
+    When a part makes room, the arrays of its states are written to files in a temporary folder. A part may name with
+    `reusable` what the next ones should find in memory.
+    """
+
+    in_memory = False
+
+    def __init__(self, recipes: Sequence[Recipe], resident: int = 1) -> None:
+        self.recipes, self.resident = list(recipes), resident
+        self._parts: dict[int, Any] = {}
+        self._states: dict[int, weakref.WeakSet[_Spilled]] = {}
+        self._reusable: Any = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._files = itertools.count()
+
+    @property
+    def n_parts(self) -> int:
+        """Number of parts."""
+        return len(self.recipes)
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Let go of all parts but these."""
+        self.recipes = [self.recipes[number] for number in numbers]
+        self._parts = {k: self._parts[number] for k, number in enumerate(numbers) if number in self._parts}
+        self._states = {k: weakref.WeakSet() for k in self._parts}
+
+    def close(self) -> None:
+        """Let go of the parts and delete the files."""
+        for part in self._parts.values():
+            vars(part).clear()
+        self._parts, self._states, self._reusable = {}, {}, None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _enter(self, number: int, states: Any) -> tuple[Any, Any]:
+        """The part, which is built unless it is in memory, and its state; the part visited last makes room.
+
+        Parts are visited in turn, so the one visited last is the one that is needed again last.
+        """
+        if number not in self._parts:
+            if len(self._parts) >= self.resident:
+                self._suspend(next(reversed(self._parts)))
+            self._parts[number] = self.recipes[number].build()
+            self._states[number] = weakref.WeakSet()
+        self._parts[number] = part = self._parts.pop(number)
+        if states is None:
+            return part, {}
+        self._states[number].add(states[number])
+        return part, states[number].come()
+
+    def _leave(self, number: int, states: Any, before: Any, state: Any) -> _Spilled:
+        """The state as something that can leave memory."""
+        new = states[number] if states is not None and state is before else _Spilled(state)
+        self._states[number].add(new)
+        return new
+
+    def _suspend(self, number: int) -> None:
+        part = self._parts.pop(number)
+        for state in self._states.pop(number):
+            state.leave(self._path(), self.recipes[number].name)
+        self._reusable = part.reusable()
+        vars(part).clear()  # what it holds may refer to it, and the memory is needed now
+
+    def _path(self) -> Path:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="potentia-")
+        return Path(self._folder.name) / f"{next(self._files)}"
 
 
 #: Backends made inside `releasing`.
@@ -147,12 +289,29 @@ def opened(backend: Backend) -> Backend:
     return backend
 
 
-def tree_total(value: Callable[[int], Any], first: int, last: int) -> Any:
-    """The sum of value(first) .. value(last - 1) over the tree that splits at multiples of powers of two."""
-    if last - first <= 1:
-        return value(first) if last > first else None
-    half = _middle(first, last)
-    return add(tree_total(value, first, half), tree_total(value, half, last))
+def push(sums: list[tuple[int, Any]], value: Any) -> None:
+    """Add the next value to sums over the tree that splits at multiples of powers of two, each with its size."""
+    size = 1
+    while sums and sums[-1][0] == size:
+        value = add(sums.pop()[1], value)
+        size *= 2
+    sums.append((size, value))
+
+
+def joined(sums: list[tuple[int, Any]]) -> Any:
+    """The total of what was pushed; None if nothing was."""
+    total = None
+    for _, value in reversed(sums):
+        total = add(value, total)
+    return total
+
+
+def tree_total(values: Iterable[Any]) -> Any:
+    """The sum of values over the tree that splits at multiples of powers of two."""
+    sums: list[tuple[int, Any]] = []
+    for value in values:
+        push(sums, value)
+    return joined(sums)
 
 
 def tree_cover(first: int, last: int, start: int, stop: int) -> list[tuple[int, int]]:

@@ -91,13 +91,14 @@ def hidden_name(target: Path) -> Path:
 @contextmanager
 def locked(descriptor: int) -> Iterator[None]:
     """An open file or folder that no other process may lock, waiting for one that has; ends with the process."""
-    if fcntl is not None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if fcntl is None:
+        yield
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         yield
     finally:
-        if fcntl is not None:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextmanager
@@ -161,14 +162,14 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 def leftovers(target: Path) -> list[Path]:
     """What killed processes left beside a file or folder they were to write; a living one has locked its own."""
-    pattern = re.compile(rf"\.{re.escape(target.absolute().name)}\..*[0-9a-f]{{8}}")
-    if fcntl is None or not target.absolute().parent.is_dir():
+    target = target.absolute()
+    pattern = re.compile(rf"\.{re.escape(target.name)}\..*[0-9a-f]{{8}}")
+    if fcntl is None or not target.parent.is_dir():
         return []
-    entries = os.scandir(target.absolute().parent)
     return [
         Path(entry.path)
-        for entry in entries
-        if pattern.fullmatch(entry.name) and not entry.is_symlink() and _abandoned(entry)
+        for entry in os.scandir(target.parent)
+        if pattern.fullmatch(entry.name) and _abandoned(entry)
     ]
 
 
@@ -183,7 +184,7 @@ def remove_leftovers(target: Path) -> None:
 
 def _abandoned(entry: os.DirEntry[str]) -> bool:
     """Whether a file or folder is this user's, and no process has it locked."""
-    if not (entry.is_file() or entry.is_dir()):
+    if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
         return False
     try:
         descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -217,10 +218,7 @@ _PIECE_BYTES = 64
 
 
 def read_text(
-    path: str | os.PathLike[str],
-    encoding: str,
-    limit: int | None = None,
-    span: tuple[int, int] | None = None,
+    path: str | os.PathLike[str], encoding: str, limit: int | None = None, span: tuple[int, int] | None = None
 ) -> str:
     """The text of a file; names that end in `.gz` or `.xz` are unpacked, up to `limit` bytes.
 
@@ -232,12 +230,11 @@ def read_text(
     if source.is_fifo():  # reading waits until somebody writes
         raise PotentiaError(f"{source} is a pipe; write its content to a file.")
     try:
-        if span is None:
-            check_memory(2 * source.stat().st_size, f"{source}, a text,", "cut it into several files")
         if span is not None:
             data = read_span(source, *span)
         else:
-            data = source.read_bytes() if source.suffix not in (".gz", ".xz") else _unpack(source, limit)
+            check_memory(2 * source.stat().st_size, f"{source}, a text,", "cut it into several files")
+            data = _unpack(source, limit) if source.suffix in (".gz", ".xz") else source.read_bytes()
         marked = encoding == "utf-8-sig" and data[:2] in (b"\xff\xfe", b"\xfe\xff")
         return data.decode("utf-16" if marked else encoding)
     except UnicodeError:
@@ -254,11 +251,8 @@ def read_text(
 def check_pieces(path: str | os.PathLike[str], text: str, separators: str) -> None:
     """Refuse a text that, cut into strings at these characters, does not fit in memory."""
     pieces = 1 + min(sum(map(text.count, separators)), len(text))
-    check_memory(
-        _PIECE_BYTES * pieces,
-        f"{os.fspath(path)}, a text of up to {pieces} entries,",
-        "cut it into several files",
-    )
+    what = f"{os.fspath(path)}, a text of up to {pieces} entries,"
+    check_memory(_PIECE_BYTES * pieces, what, "cut it into several files")
 
 
 def read_span(source: Path, first: int, end: int) -> bytes:

@@ -7,8 +7,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +32,6 @@ def check_memory(needed: float, what: str, remedy: str) -> None:
             f"{what} needs about {needed / 1e9:.1f} GB of memory, but {there / 1e9:.1f} GB are available; {remedy}, or "
             "set POTENTIA_MEMORY to the GB that it may take (inf for no check)."
         )
-
-
-@contextmanager
-def enough_memory(what: str) -> Iterator[None]:
-    """One sentence where memory ends although estimates said that there is enough."""
-    try:
-        yield
-    except MemoryError as error:
-        said = f" ({str(error).splitlines()[0]})" if str(error) else ""
-        raise PotentiaError(
-            f"{what} needs more memory than there is{said}; use less data at a time, or fewer variables or states."
-        ) from None
 
 
 def available_memory() -> float:

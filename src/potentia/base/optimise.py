@@ -19,6 +19,10 @@ _DECREASE, _CURVATURE = 1e-4, 0.9
 _EVALUATIONS = 20
 #: Largest factor by which a line search lengthens a step that was too short.
 _STRETCH = 4.0
+#: Vectors of at least this many parameters remember fewer steps.
+_MANY_PARAMETERS = 500_000
+#: Parameters beyond this are on their way to infinity: the objective has no minimum.
+DIVERGED = 1e50
 #: Factors of Adam's running means of gradients and of their squares, and what keeps it from dividing by zero.
 _FIRST, _SECOND, _SMALL = 0.9, 0.999, 1e-8
 
@@ -34,7 +38,8 @@ class Search(NamedTuple):
         reach: length of the last step, where a search along the gradient begins.
         missed: after a step that failed, the decrease that the slope promised. Beyond rounding, values or gradients
             are inaccurate or not finite.
-        stopped: the last step gained nothing: `point` is a minimum, or as `missed` says.
+        stopped: the last step gained nothing: `point` is a minimum, or as `missed` and `diverged` say.
+        diverged: the last step of L-BFGS led beyond `DIVERGED`.
     """
 
     point: Floats
@@ -45,6 +50,7 @@ class Search(NamedTuple):
     reach: float = 1.0
     missed: float = 0.0
     stopped: bool = False
+    diverged: bool = False
 
     def arrays(self) -> dict[str, Floats]:
         """All but `aux`, as named arrays without copies."""
@@ -89,21 +95,24 @@ def begin(search: Search, objective: Objective) -> Search:
     """The search with the objective evaluated at its point, unless it was."""
     if search.gradient is not None:
         return search
-    value, gradient, aux = _evaluate(objective, search.point)
+    value, gradient, aux = _finite(objective(search.point))
     if not np.isfinite(value):
         raise PotentiaError("The objective is not a finite number where the fit begins.")
     return search._replace(value=value, gradient=gradient, aux=aux)
 
 
-def lbfgs(search: Search, objective: Objective, memory: int = 20) -> Search:
+def lbfgs(search: Search, objective: Objective, memory: int | None = None) -> Search:
     """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
 
     The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
-    `memory`: pairs to remember, of two vectors each. A step costs about one evaluation and 4 `memory` products.
+    `memory`: pairs to remember, of two vectors each; None is 20, or 6 of so many parameters that pairs are what memory
+    goes to. A step costs about one evaluation and 4 `memory` products.
     """
+    if memory is None:
+        memory = 20 if search.point.size < _MANY_PARAMETERS else 6
     search = begin(search, objective)._replace(missed=0.0, stopped=False)
     search = _line_search(search, _direction(search, search.gradient), objective, memory)
-    if search.stopped and search.pairs:
+    if search.stopped and search.pairs and not search.diverged:
         # pairs may mislead where curvature changes: try the gradient itself before giving up
         search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory)
     return search
@@ -129,10 +138,11 @@ def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int 
     return search
 
 
-def _evaluate(objective: Objective, point: Floats) -> tuple[float, Floats, Any]:
-    value, gradient, *aux = objective(point)
+def _finite(evaluated: tuple[Any, ...]) -> tuple[float, Floats, Any]:
+    """What an objective returned, as value, gradient and aux; an infinite value where any of it is not finite."""
+    value, gradient, *aux = evaluated
     if not (np.isfinite(value) and np.isfinite(gradient).all()):
-        return np.inf, np.zeros_like(point), None
+        return np.inf, np.zeros_like(gradient, dtype=np.float64), None
     return float(value), np.asarray(gradient, dtype=np.float64), aux[0] if aux else None
 
 
@@ -162,7 +172,9 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
     low, high = _Trial(0.0, search.value, slope), None
     for _ in range(_EVALUATIONS):
         point = search.point + length * d
-        value, gradient, aux = _evaluate(objective, point)
+        if not np.abs(point).max(initial=0.0) <= DIVERGED:
+            return search._replace(stopped=True, diverged=True)
+        value, gradient, aux = _finite(objective(point))
         trial = _Trial(length, value, float(gradient @ d))
         too_far = not value <= search.value + _DECREASE * length * slope or value > low.value
         search = _note_missed(search, -length * slope, value)
@@ -177,7 +189,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
         return search._replace(stopped=True)
     # the lowest point met that meets the decrease condition
     point = search.point + low.length * d
-    return _accept(search, point, *_evaluate(objective, point), memory)
+    return _accept(search, point, *_finite(objective(point)), memory)
 
 
 def _note_missed(search: Search, promised: float, value: float) -> Search:
@@ -214,7 +226,7 @@ def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objecti
     for _ in range(_EVALUATIONS):
         point = search.point + length * d
         point[point * orthant <= 0.0] = 0.0
-        value, gradient, aux = _evaluate(objective, point)
+        value, gradient, aux = _finite(objective(point))
         promised = -float(slope @ (point - search.point))
         if promised > 0.0:
             search = _note_missed(search, promised, value)

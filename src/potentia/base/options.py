@@ -51,7 +51,7 @@ def check_flag(name: str, value: object) -> None:
 
 def check_choice(name: str, value: object, choices: Collection[object], other: str = "") -> None:
     """One of some texts or numbers; `other` names what else the option may be."""
-    if not isinstance(value, str | int) or isinstance(value, bool) or value not in choices:
+    if not isinstance(value, str | int | np.integer) or isinstance(value, bool) or value not in choices:
         more = f" or {other}" if other else ""
         raise PotentiaError(
             f"{name} must be one of {', '.join(map(repr, choices))}{more}, not {shown(value)}."

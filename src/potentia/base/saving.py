@@ -22,11 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from . import __version__
 from .files import naming, replacing
-from .memory import enough_memory
 from .options import check_type
-from .types import PotentiaError
-from .version import __version__
+from .types import PotentiaError, enough_memory
 
 _CLASSES: dict[str, type[Registered]] = {}
 #: The library's own classes that are imported at first use, and their modules.
@@ -127,22 +126,20 @@ def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
 
 def _options(thing: Registered) -> dict[str, Any]:
     """The options of an object, which its constructor must take."""
-    found = {}
+    options = {}
     if hasattr(thing, "get_params"):
-        found = thing.get_params(deep=False)
+        options = thing.get_params(deep=False)
     elif is_dataclass(thing):
-        found = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
+        options = {field.name: getattr(thing, field.name) for field in fields(thing) if field.init}
     try:
-        inspect.signature(type(thing)).bind(**found)
+        inspect.signature(type(thing)).bind(**options)
+        if vars(thing) and not options:
+            raise TypeError("it tells no options")
     except TypeError as error:
         raise PotentiaError(
             f"a {type(thing).__name__} cannot be saved: make it a dataclass or define get_params ({error})."
         ) from None
-    if vars(thing) and not found:
-        raise PotentiaError(
-            f"a {type(thing).__name__} cannot be saved: make it a dataclass or define get_params."
-        )
-    return found
+    return options
 
 
 def encode(value: Any, name: str) -> Any:
@@ -183,18 +180,16 @@ def decode(value: Any) -> Any:
 
 def digest_of(parts: Iterable[str | bytes | np.ndarray[Any, Any]]) -> str:
     """A digest of texts, bytes and arrays."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        if isinstance(part, np.ndarray):
-            head, data = (
-                f"{part.dtype} {part.shape} ".encode(),
-                np.ascontiguousarray(part).data.cast("B") if part.size else b"",
-            )
-        else:
-            head, data = b"", part.encode() if isinstance(part, str) else part
-        found.update(head + len(data).to_bytes(8, "little"))
-        found.update(data)
-    return found.hexdigest()
+        head: bytes = b""
+        data: Any = part.encode() if isinstance(part, str) else part
+        if isinstance(data, np.ndarray):
+            head = f"{data.dtype} {data.shape} ".encode()
+            data = np.ascontiguousarray(data).data.cast("B") if data.size else b""
+        digest.update(head + len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def stable_repr(value: Any) -> str:
@@ -253,60 +248,64 @@ def write_arrays(path: str | os.PathLike[str], arrays: Sequence[Any]) -> None:
 
 def file_kind(path: str | os.PathLike[str]) -> str:
     """What kind of thing a file holds: the `kind` given to `write_file`."""
-    return str(_read(path, None)[2])
+    with _opened(path) as (head, _):
+        return str(head["kind"])
 
 
 def read_content(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """The content of a file without its arrays."""
-    content, _, found = _read(path, None)
-    if found != kind:
-        raise PotentiaError(f"{path} holds a {found}, not a {kind}.")
-    return content
+    with _opened(path, kind) as (head, _):
+        content: dict[str, Any] = head["content"]
+        return content
 
 
 def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Content and arrays of a file written by `write_file`; refuses damage, other kinds and newer schemas."""
-    return _read(path, kind)[:2]
+    with _opened(path, kind) as (head, archive):
+        arrays = {name: _array(archive, f"{k}.npy", name) for k, name in enumerate(head["arrays"])}
+        return head["content"], arrays
 
 
-def _read(
-    path: str | os.PathLike[str], kind: str | None
-) -> tuple[dict[str, Any], dict[str, np.ndarray], str]:
-    """Content, arrays and kind; with kind None any kind, and no arrays."""
+@contextmanager
+def _opened(
+    path: str | os.PathLike[str], kind: str | None = None
+) -> Iterator[tuple[dict[str, Any], zipfile.ZipFile]]:
+    """The head of a file, checked, and its archive.
+
+    A file that would need more memory than it has bytes is refused: entries are written uncompressed and apart.
+    """
     check_type("path", path, str, os.PathLike)
     source = Path(path)
     if not source.is_file():
         raise PotentiaError(f"{source} does not exist or is not a file.")
     with reading(source), zipfile.ZipFile(source) as archive:
-        _check_sizes(source, archive)
+        entries = archive.infolist()
+        _distinct((entry.filename, entry) for entry in entries)
+        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+        if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
+            raise PotentiaError(
+                f"{source} is compressed or damaged: its entries claim more bytes than the file has."
+            )
         head = json.loads(archive.read(_HEAD), object_pairs_hook=_distinct)
-        _check_head(source, head, kind)
-        arrays = {
-            name: _array(archive, f"{number}.npy", name)
-            for number, name in enumerate(head["arrays"] if kind is not None else ())
-        }
-        return head["content"], arrays, head["kind"]
-
-
-def _check_sizes(source: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse a file that would need more memory than it has bytes: entries are written uncompressed and apart."""
-    entries = archive.infolist()
-    _distinct((entry.filename, entry) for entry in entries)
-    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-    if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
-        raise PotentiaError(
-            f"{source} is compressed or damaged: its entries claim more bytes than the file has."
-        )
+        if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
+            raise PotentiaError(f"{source} is not a potentia file.")
+        if head["schema"] > SCHEMA:
+            raise PotentiaError(
+                f"{source} was written by potentia {head.get('version')} with schema {head['schema']}; "
+                f"this version reads up to schema {SCHEMA}."
+            )
+        if kind is not None and head["kind"] != kind:
+            raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}.")
+        _distinct((name, None) for name in head["arrays"])
+        yield head, archive
 
 
 def _array(archive: zipfile.ZipFile, entry: str, name: str) -> np.ndarray:
     """An array in NumPy's format; refuses objects, and a shape that does not fit the bytes before allocating it."""
     with archive.open(entry) as file:
-        version = np.lib.format.read_magic(file)
-        read = (
-            np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(file)
+        form = np.lib.format
+        short = form.read_magic(file) == (1, 0)
+        shape, fortran, dtype = (form.read_array_header_1_0 if short else form.read_array_header_2_0)(file)
         size = archive.getinfo(entry).file_size - file.tell()
         if dtype.hasobject or not dtype.itemsize or dtype.itemsize * math.prod(shape) != size:
             raise PotentiaError(f"the array {name} has {size} bytes, not those of {shape} of type {dtype}.")
@@ -338,27 +337,14 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _check_head(source: Path, head: Any, kind: str | None) -> None:
-    if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
-        raise PotentiaError(f"{source} is not a potentia file.")
-    if head["schema"] > SCHEMA:
-        raise PotentiaError(
-            f"{source} was written by potentia {head.get('version')} with schema {head['schema']}; "
-            f"this version reads up to schema {SCHEMA}."
-        )
-    if kind is not None and head["kind"] != kind:
-        raise PotentiaError(f"{source} holds a {head['kind']}, not a {kind}.")
-    _distinct((name, None) for name in head["arrays"])
-
-
 def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Values by name; refuses a name that occurs twice, of which readers would take one or the other."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in found:
+        if name in values:
             raise PotentiaError(f"the file is damaged: it holds {name[:40]!r} twice.")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _plain(value: Any) -> Any:

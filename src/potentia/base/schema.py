@@ -4,11 +4,15 @@ A schema maps names to fields, in the order in which they are checked. Sizes hav
 "K" settles it, and later ones must agree. "K+1" is one more than "K", and "*" any size.
 """
 
+# ruff: noqa: N802 (kinds of fields are named as types, because schemas read as declarations)
+
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -23,16 +27,31 @@ class _DamageError(Exception):
     """What is wrong with a value, as the end of a sentence that begins with its name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Field:
-    """A value of a file; an optional one may be missing or null, a nullable one null."""
+Reader = Callable[..., Any]
 
+
+@dataclass(kw_only=True)
+class Field:
+    """A value of a file; an optional one may be missing or null, a nullable one null.
+
+    read(value, sizes) is the value, checked; it may settle sizes.
+    """
+
+    read: Reader = lambda value, sizes: value
     optional: bool = False
     nullable: bool = False
 
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        """The value, checked; it may settle sizes."""
-        return value
+
+def _declares(reader: Reader) -> Callable[..., Field]:
+    """A kind of field: from reader(value, sizes, *options), how a schema declares one with some options."""
+    names = list(inspect.signature(reader).parameters)[2:]
+
+    def declare(*options: Any, optional: bool = False, nullable: bool = False, **named: Any) -> Field:
+        read = partial(reader, **dict(zip(names, options, strict=False)), **named)
+        return Field(read=read, optional=optional, nullable=nullable)
+
+    declare.__doc__ = reader.__doc__
+    return declare
 
 
 def check(schema: Schema, values: Any, what: str, sizes: Sizes | None = None) -> dict[str, Any]:
@@ -68,10 +87,11 @@ def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in schema.items():
         value = values.get(name)
-        if isinstance(field, Size):
-            sizes[name] = found[name] = int(field.holds(found))
-        elif isinstance(field, Rule):
-            if not field.holds(found):
+        if isinstance(field, Rule):
+            result = field.holds(found)
+            if field.is_size:
+                sizes[name] = found[name] = int(result)
+            elif not result:
                 raise _DamageError(f"{name} {field.otherwise}")
         elif value is not None:
             try:
@@ -106,7 +126,7 @@ def _known(sizes: Sizes, size: str | int) -> bool:
     return str(size).partition("+")[0] in sizes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Array(Field):
     """An array of one of some types ("f8", "i4 i8"; "label" for numbers or texts) and of a shape (None: of any).
 
@@ -129,8 +149,9 @@ class Array(Field):
         whole = any(kind[0] in "iu" for kind in self.dtype.split())
         if whole and self.ends is None and (self.low is None or self.below is None):
             raise TypeError(f"an array of type {self.dtype} declares low and below, or ends.")
+        self.read = self._checked
 
-    def read(self, value: Any, sizes: Sizes) -> Any:
+    def _checked(self, value: Any, sizes: Sizes) -> Any:
         if not isinstance(value, np.ndarray):
             raise _DamageError("is not an array")
         kind = value.dtype.str[1:]
@@ -167,131 +188,95 @@ class Array(Field):
         )
 
 
-@dataclass(frozen=True)
-class Count(Field):
+@_declares
+def Count(value: Any, sizes: Sizes, size: str | None = None, least: int = 0, most: int = 2**31) -> Any:
     """A whole number between bounds, which settles a size."""
-
-    size: str | None = None
-    least: int = 0
-    most: int = 2**31
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.least <= value <= self.most:
-            raise _DamageError(f"is {_short(value)}, not a whole number between {self.least} and {self.most}")
-        if not _settle(sizes, self.size, value):
-            raise _DamageError(f"is {value}, not {sizes[str(self.size)]}")
-        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise _DamageError(f"is {_short(value)}, not a whole number between {least} and {most}")
+    if not _settle(sizes, size, value):
+        raise _DamageError(f"is {value}, not {sizes[str(size)]}")
+    return value
 
 
-@dataclass(frozen=True)
-class Number(Field):
+@_declares
+def Number(value: Any, _: Sizes, finite: bool = True) -> Any:
     """A number, finite unless `finite` is False."""
-
-    finite: bool = True
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _DamageError(f"is {_short(value)}, not a number")
-        if self.finite and not (abs(value) < 2**1023 and math.isfinite(value)):
-            raise _DamageError(f"is {_short(value)}, not a finite number")
-        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _DamageError(f"is {_short(value)}, not a number")
+    if finite and not (abs(value) < 2**1023 and math.isfinite(value)):
+        raise _DamageError(f"is {_short(value)}, not a finite number")
+    return value
 
 
-@dataclass(frozen=True)
-class Kind(Field):
+@_declares
+def Kind(value: Any, _: Sizes, kinds: tuple[type, ...]) -> Any:
     """A value of some classes."""
-
-    kinds: tuple[type, ...]
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if not isinstance(value, self.kinds):
-            names = " or ".join(kind.__name__ for kind in self.kinds)
-            raise _DamageError(f"is {_short(value)}, not a {names}")
-        return value
+    if not isinstance(value, kinds):
+        raise _DamageError(f"is {_short(value)}, not a {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
 
 
 FLAG = Kind((bool,))
 TEXT = Kind((str,))
 
 
-@dataclass(frozen=True)
-class Choice(Field):
+@_declares
+def Choice(value: Any, _: Sizes, choices: tuple[str, ...]) -> Any:
     """One of some texts."""
-
-    choices: tuple[str, ...]
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if not isinstance(value, str) or value not in self.choices:
-            raise _DamageError(f"is {_short(value)}, not one of {', '.join(self.choices)}")
-        return value
+    if not isinstance(value, str) or value not in choices:
+        raise _DamageError(f"is {_short(value)}, not one of {', '.join(choices)}")
+    return value
 
 
-@dataclass(frozen=True)
-class Items(Field):
+@_declares
+def Items(value: Any, sizes: Sizes, each: Field, size: str | None = None) -> Any:
     """A list of values of one field, whose length settles a size."""
-
-    each: Field
-    size: str | None = None
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if not isinstance(value, list):
-            raise _DamageError(f"is {_short(value)}, not a list")
-        if not _settle(sizes, self.size, len(value)):
-            raise _DamageError(f"has {len(value)} entries, not {sizes[str(self.size)]}")
-        return [self.each.read(item, sizes) for item in value]
+    if not isinstance(value, list):
+        raise _DamageError(f"is {_short(value)}, not a list")
+    if not _settle(sizes, size, len(value)):
+        raise _DamageError(f"has {len(value)} entries, not {sizes[str(size)]}")
+    return [each.read(item, sizes) for item in value]
 
 
-@dataclass(frozen=True)
-class Named(Field):
+@_declares
+def Named(value: Any, sizes: Sizes, each: Field) -> Any:
     """Values of one field by name."""
-
-    each: Field
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        if not isinstance(value, dict):
-            raise _DamageError(f"is {_short(value)}, not a dictionary")
-        return {key: self.each.read(item, sizes) for key, item in value.items()}
+    if not isinstance(value, dict):
+        raise _DamageError(f"is {_short(value)}, not a dictionary")
+    return {key: each.read(item, sizes) for key, item in value.items()}
 
 
-@dataclass(frozen=True)
-class Section(Field):
+@_declares
+def Section(value: Any, sizes: Sizes, schema: Schema) -> Any:
     """A dictionary with its own schema; keys that the schema does not name are left unchanged."""
-
-    schema: Schema
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        checked = _read(self.schema, value, sizes)
-        return dict(value) | {name: item for name, item in checked.items() if name in value}
+    checked = _read(schema, value, sizes)
+    return dict(value) | {name: item for name, item in checked.items() if name in value}
 
 
-@dataclass(frozen=True)
-class Either(Field):
+@_declares
+def Either(value: Any, sizes: Sizes, first: Field, second: Field) -> Any:
     """A value of the first of two fields that takes it."""
-
-    first: Field
-    second: Field
-
-    def read(self, value: Any, sizes: Sizes) -> Any:
-        try:
-            tried = dict(sizes)
-            value = self.first.read(value, tried)
-            sizes.update(tried)
-            return value
-        except _DamageError:
-            return self.second.read(value, sizes)
+    tried = dict(sizes)
+    try:
+        value = first.read(value, tried)
+    except _DamageError:
+        return second.read(value, sizes)
+    sizes.update(tried)
+    return value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rule(Field):
-    """Something that must hold of the values checked so far; no value of the file itself."""
+    """Something that must hold of the values checked so far, or a size computed from them; no value of the file."""
 
     holds: Callable[[dict[str, Any]], Any]
     otherwise: str = ""
+    is_size: bool = False
 
 
-@dataclass(frozen=True)
-class Size(Rule):
+def Size(compute: Callable[[dict[str, Any]], Any]) -> Rule:
     """A size computed from the values checked so far."""
+    return Rule(compute, is_size=True)
 
 
 def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -136,7 +136,7 @@ def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> l
 
 
 def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
-    """The same one by one: results that are used up at once do not pile up."""
+    """The same one by one, worked on while they are asked for: results that are used up at once do not pile up."""
     if threads == 1 or len(items) < 2 or pooled():
         return map(function, items)
     return _pool(threads).map(function, items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -51,6 +52,18 @@ class PotentiaError(ValueError):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
+
+
+@contextmanager
+def enough_memory(what: str) -> Iterator[None]:
+    """One sentence where memory ends although estimates said that there is enough."""
+    try:
+        yield
+    except MemoryError as error:
+        said = f" ({str(error).splitlines()[0]})" if str(error) else ""
+        raise PotentiaError(
+            f"{what} needs more memory than there is{said}; use less data at a time, or fewer variables or states."
+        ) from None
 
 
 class InfeasibleError(PotentiaError):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .edges import EDGE_SETS, bilateral, edge_features, typical_contrast
     from .image import image_example, image_examples
     from .pixels import NODE_SETS, filter_bank, fourier, hog, pixel_features
-    from .spans import span_scores, span_table
+    from .schemes import span_scores, span_table
     from .superpixel import (
         superpixel_edges,
         superpixel_example,
@@ -36,8 +36,8 @@ _MODULES = {
     "pixel_features": "pixels",
     "reduce_labels": "colour",
     "resize": "colour",
-    "span_scores": "spans",
-    "span_table": "spans",
+    "span_scores": "schemes",
+    "span_table": "schemes",
     "superpixel_edges": "superpixel",
     "superpixel_example": "superpixel",
     "superpixel_features": "superpixel",

@@ -1,17 +1,20 @@
-"""Tokens as numbers: attributes of feature dictionaries, numbered by name, and blocks of dense columns."""
+"""Sequences as numbers: attributes of tokens by name, blocks of dense columns, and labels."""
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, count, repeat
+from functools import partial
+from itertools import accumulate, chain, count, pairwise, repeat
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..base.types import Floats, Ints, PotentiaError, shown
+from ..base.types import Floats, Ints, PotentiaError, real_numbers, shown
+from ..kernels.attributes import TokenAttributes
 from .offsets import Offsets
 
 
@@ -67,24 +70,6 @@ def n_columns(columns: Columns) -> int:
     return max((end for _, end in columns.values()), default=0)
 
 
-class EncodedTokens(NamedTuple):
-    """The attributes of all tokens of some sequences.
-
-    Attributes:
-        sequence_ptr: first token of each sequence, and the number of tokens.
-        item_ptr: first item of each token, and the number of items.
-        attribute: number of each item's attribute, int32.
-        value: of each item; empty if all are 1.
-        dense: (tokens, columns) float32, or float64 if numbers are large: what arrays among the features hold.
-    """
-
-    sequence_ptr: Ints
-    item_ptr: Ints
-    attribute: Any
-    value: Floats
-    dense: Any
-
-
 class AttributeIndex:
     """Numbers of attributes by name, and columns of dense features by name.
 
@@ -118,35 +103,36 @@ class AttributeIndex:
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
-        if len(self.numbers) < _MANY_NAMES:
-            found = map(self.numbers.get, names, repeat(len(self.numbers)))
-            return np.fromiter(found, dtype=np.int32, count=len(names))
+        if min(len(names), len(self.numbers)) < _MANY_NAMES:
+            return _numbers(self.numbers.get, names, repeat(len(self.numbers)))
         if self._table is None:
             self._table = NameTable(self.numbers)
         return self._table.find(names, len(self.numbers))
 
-    def learn(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+    def learn(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         """Encode sequences; every name that occurs gets a number. Messages number the sequences from `first` on."""
         growing: defaultdict[str, int] = defaultdict(count().__next__)
-        encoder = _Encoder(growing.__getitem__, self.columns, None)
-        found = encoder.encode(X, first)
+        number = growing.__getitem__
+        encoded = _Encoder(number, partial(_numbers, number), self.columns, True).encode(X, first)
         strange = [name for name in growing if not isinstance(name, str)]
         if strange:
             raise PotentiaError(f"X has a feature named {_shown(strange[0])}; names must be texts.")
         growing.default_factory = None
         self.numbers = growing
-        return found
+        return encoded
 
-    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
-        """Encode sequences; unknown names are left out, or get the number after the last."""
-        found = _Encoder(self.numbers.get, self.columns, self.find).encode(X, first)
+    def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
+        """The attributes and dense columns of all tokens, (tokens, columns) float32 or, for large numbers, float64.
+
+        Unknown names are left out, or get the number after the last.
+        """
+        tokens, dense = _Encoder(self.numbers.get, self.find, self.columns, False).encode(X, first)
         if not self.is_centred:
-            return found
+            return tokens, dense
         offsets = self.centring()
-        item_ptr, attribute, value = offsets.announce(*found[1:])
-        return EncodedTokens(
-            found.sequence_ptr, item_ptr, attribute, *offsets.centre(attribute, value, found.dense)
-        )
+        item_ptr, attribute, value = offsets.announce(*tokens[1:], dense)
+        value, dense = offsets.centre(attribute, value, dense)
+        return TokenAttributes(tokens.sequence_ptr, item_ptr, attribute, value), dense
 
     @property
     def is_centred(self) -> bool:
@@ -158,13 +144,19 @@ class AttributeIndex:
         return Offsets.of(self.numbers, self.columns, self.offsets, self.column_offsets)
 
 
-class _Encoder:
-    """Turns tokens into items, one sequence after another."""
+def _numbers(number: Any, names: Sequence[str], *unknown: Iterable[int]) -> Any:
+    """The number of each name; `unknown` is a second argument of `number`."""
+    return np.fromiter(map(number, names, *unknown), dtype=np.int32, count=len(names))
 
-    def __init__(self, number: Any, columns: dict[str, tuple[int, int]], find: Any) -> None:
-        self.number, self.columns = number, columns
-        #: Finds numbers of many names; None if unknown names get new ones.
-        self.find = find
+
+class _Encoder:
+    """Turns tokens into items, one sequence after another.
+
+    number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
+    """
+
+    def __init__(self, number: Any, find: Any, columns: dict[str, tuple[int, int]], grows: bool) -> None:
+        self.number, self.find, self.columns, self.grows, self.first = number, find, columns, grows, 0
         #: Names whose numbers are to be found.
         self.pending: list[str] = []
         #: Attributes of finished sequences, and of the current one.
@@ -175,8 +167,9 @@ class _Encoder:
         self.odd, self.odd_values = array("q"), array("d")
         self.dense: list[Any] = []
 
-    def encode(self, X: Iterable[Any], first: int = 0) -> EncodedTokens:
+    def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
         check_sequences(X)
+        self.first = first
         for row, given in enumerate(X, first):
             if isinstance(given, str | Mapping) or not np.iterable(given):
                 raise PotentiaError(
@@ -184,26 +177,27 @@ class _Encoder:
                 )
             tokens = given if isinstance(given, list) else list(given)
             if set(map(type, tokens)) == {list}:
-                self._lists(row, tokens)
+                self._lists(tokens)
             else:
                 try:
                     self._sequence(row, tokens)
                 except OverflowError:
                     raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
-        return self._arrays(first)
+        return self._arrays()
 
-    def _lists(self, row: int, tokens: list[list[Any]]) -> None:
+    def _where(self, token: int) -> str:
+        """What messages call a token."""
+        row = bisect_right(self.sequence_ptr, token) - 1
+        return f"X[{self.first + row}][{token - self.sequence_ptr[row]}]"
+
+    def _lists(self, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
-        names = list(chain.from_iterable(tokens))
-        if self.find is None:
-            self.chunks.append(self._numbers(row, tokens, names))
-        else:
-            self.pending += names
-            if len(self.pending) >= _MANY_NAMES:
-                self._flush()
+        self.pending += chain.from_iterable(tokens)
         self.item_ptr.extend(accumulate(map(len, tokens[1:]), initial=self.n_items + len(tokens[0])))
-        self.n_items += len(names)
+        self.n_items = self.item_ptr[-1]
+        if len(self.pending) >= _MANY_NAMES:
+            self._flush()
         if self.columns:
             self._dense_rows(len(tokens), [])
 
@@ -214,27 +208,13 @@ class _Encoder:
             try:
                 self.chunks.append(self.find(names))
             except TypeError:
-                strange = next(name for name in names if not isinstance(name, str))
-                raise PotentiaError(
-                    f"X holds {_shown(strange)}, where the name of a feature is expected."
-                ) from None
+                k = next(k for k, name in enumerate(names) if not isinstance(name, str))
+                token = bisect_right(self.item_ptr, self.n_items - len(names) + k) - 1
+                raise self._no_name(names[k], token) from None
 
-    def _numbers(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
-        """Numbers of names; `tokens` are for an error."""
-        try:
-            return np.fromiter(map(self.number, names), dtype=np.int32, count=len(names))
-        except TypeError:
-            holders = ((t, name) for t, token in enumerate(tokens) for name in token)
-            place, name = next((t, name) for t, name in holders if not isinstance(name, str))
-            raise PotentiaError(
-                f"X[{row}][{place}] holds {_shown(name)}, where the name of a feature is expected."
-            ) from None
-
-    def _known(self, row: int, tokens: Iterable[Any], names: list[Any]) -> Any:
-        """Numbers of the names that have some."""
-        self.pending = names
-        self._flush()
-        return self.chunks.pop() if names else np.zeros(0, dtype=np.int32)
+    def _no_name(self, given: Any, token: int) -> PotentiaError:
+        where = self._where(token)
+        return PotentiaError(f"{where} holds {_shown(given)}, where the name of a feature is expected.")
 
     def _sequence(self, row: int, tokens: list[Any]) -> None:
         self._flush()
@@ -244,8 +224,11 @@ class _Encoder:
             if isinstance(token, dict):
                 self._features(row, place, token, blocks)
             elif isinstance(token, list | tuple | set):
-                found = self._numbers if self.find is None else self._known
-                self.items += found(row, [*[()] * place, token], list(token)).tolist()
+                try:
+                    self.items += [k for k in map(self.number, token) if k is not None]
+                except TypeError:
+                    strange = next(name for name in token if not isinstance(name, str))
+                    raise self._no_name(strange, self.sequence_ptr[-1] + place) from None
             else:
                 raise PotentiaError(
                     f"X[{row}][{place}] is {_shown(token)}: describe each token by a dictionary of features, such "
@@ -296,7 +279,7 @@ class _Encoder:
     def _block(self, row: int, place: int, key: Any, value: Any) -> tuple[int, Any]:
         """The first column of a dense feature, and its values."""
         if key not in self.columns:
-            if self.find is not None:
+            if not self.grows:
                 raise PotentiaError(f"X[{row}][{place}] has the array {key!r}, which training did not have.")
             first = n_columns(self.columns)
             self.columns[str(key)] = (first, first + len(value))
@@ -315,26 +298,21 @@ class _Encoder:
         large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
-    def _arrays(self, first: int) -> EncodedTokens:
+    def _arrays(self) -> tuple[TokenAttributes, Any]:
         self._flush()
-        sequence_ptr, item_ptr = (
-            np.array(self.sequence_ptr, dtype=np.int64),
-            np.array(self.item_ptr, dtype=np.int64),
-        )
-        value = np.zeros(0)
+        sequence_ptr, item_ptr, value = np.array(self.sequence_ptr), np.array(self.item_ptr), np.zeros(0)
         if self.odd:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
         dense = self._joined(sequence_ptr)
-        for what, numbers, of_token in (("a number", value, item_ptr), ("an array", dense, None)):
-            if not np.isfinite(numbers).all():
-                bad = int(np.argwhere(~np.isfinite(numbers))[0, 0])
-                token = bad if of_token is None else int(np.searchsorted(of_token, bad, side="right")) - 1
-                row = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
-                where = f"X[{first + row}][{token - sequence_ptr[row]}]"
-                raise PotentiaError(f"{where} has {what} among its features that is not finite.")
-        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
-        return EncodedTokens(sequence_ptr, item_ptr, attribute, value, dense)
+        if not np.isfinite(value).all():
+            token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
+            raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
+        if not np.isfinite(dense).all():
+            token = int(np.argmin(np.isfinite(dense).all(axis=1)))
+            raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
+        attribute = np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.int32)
+        return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:
         """Dense rows of all tokens; those made before a feature first occurred lack its columns."""
@@ -344,6 +322,21 @@ class _Encoder:
         for number, rows in self.dense:
             joined[sequence_ptr[number] : sequence_ptr[number + 1], : rows.shape[1]] = rows
         return joined
+
+
+def pack_names(names: Iterable[str]) -> dict[str, Any]:
+    """Texts as two arrays: their bytes one after another, and where each begins."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names]
+    return {
+        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
+        "name_ptr": np.cumsum([0, *map(len, encoded)]),
+    }
+
+
+def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
+    """The texts that `pack_names` packed."""
+    blob, ptr = arrays["names"].tobytes(), arrays["name_ptr"].tolist()
+    return [blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr)]
 
 
 def check_sequences(X: Any) -> None:
@@ -383,3 +376,83 @@ def _shown(given: Any) -> str:
         if isinstance(given, str)
         else f"{shown(given):.40} of type {type(given).__name__}"
     )
+
+
+# -- labels --------------------------------------------------------------------------------------------------
+
+Label = str | int
+#: Labels are numbered by 16 bits.
+MAX_LABELS = 2**16 - 1
+
+
+def label_values(y: Any, first: int = 0) -> set[Any]:
+    """The different labels of sequences, of which the first has this number in messages."""
+    if isinstance(y, str) or not isinstance(y, Sequence | np.ndarray) or getattr(y, "ndim", 1) == 0:
+        raise PotentiaError(f"y must be a list of lists of labels, not a {type(y).__name__}.")
+    found: set[Any] = set()
+    for number, row in enumerate(y, first):
+        if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
+            raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
+        try:
+            found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+        except TypeError:
+            raise PotentiaError(f"y[{number}] must hold texts or whole numbers, not {shown(row)}.") from None
+    found.discard(None)
+    # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
+    found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
+    strange = next(
+        (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
+    )
+    if strange is not None:
+        raise PotentiaError(
+            f"y: labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
+        )
+    return found
+
+
+def label_classes(found: set[Any]) -> list[Label]:
+    """The different labels of a data set, in order."""
+    if len({isinstance(label, str) for label in found}) > 1:
+        raise PotentiaError("y mixes texts and whole numbers; labels must be of one type.")
+    if not found:
+        raise PotentiaError("y has no labels to learn from.")
+    if len(found) > MAX_LABELS:
+        raise PotentiaError(f"y has {len(found)} different labels; at most {MAX_LABELS} are possible.")
+    return [str(label) if isinstance(label, str) else int(label) for label in sorted(found)]
+
+
+def check_label_type(y: Any, classes: Sequence[Label]) -> None:
+    """Refuse texts where the classes are whole numbers, and the other way round: no label would be right."""
+    texts, found = isinstance(classes[0], str), label_values(y)
+    if found and not any(isinstance(label, str) == texts for label in found):
+        expected, given = ("texts", "whole numbers") if texts else ("whole numbers", "texts")
+        raise PotentiaError(f"y holds {given}, but the labels that the model was trained on are {expected}.")
+
+
+def check_lengths(y: Any, lengths: Sequence[int], first: int = 0, total: int | None = None) -> None:
+    """Refuse labels that do not belong to sequences of these lengths.
+
+    The sequences may be some of a data set of `total` sequences, where the first of them is number `first`.
+    """
+    if len(y) != len(lengths):
+        n_labelled = len(y) if total is None else total
+        raise PotentiaError(f"X has {first + len(lengths)} sequences, but y has {n_labelled}.")
+    for number, (row, n) in enumerate(zip(y, lengths, strict=True), first):
+        if len(row) != n:
+            raise PotentiaError(f"X[{number}] has {n} tokens, but y[{number}] has {len(row)} labels.")
+
+
+def encode_labels(y: Any, classes: Sequence[Label]) -> Any:
+    """Numbers of all labels, -1 where not known."""
+    place: dict[Any, int] = dict(zip(classes, range(len(classes)), strict=True)) | {None: -1}
+    return np.fromiter(map(place.__getitem__, chain.from_iterable(y)), dtype=np.int32)
+
+
+def sequence_weights(given: Any, n: int) -> Floats:
+    """One weight per sequence, ones if not given."""
+    if given is None:
+        return np.ones(n)
+    weight = real_numbers(given, "sample_weight")
+    if weight.shape != (n,) or not np.isfinite(weight).all() or weight.min(initial=0.0) < 0:
+        raise PotentiaError(f"sample_weight must be {n} finite numbers >= 0, one per sequence.")
+    return weight

@@ -1,8 +1,10 @@
-"""Binary denoising of Berkeley images."""
+"""Public and generated data sets, the folder that the public ones lie in, and reading their files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,12 +12,63 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from ..base.options import check_count, check_size
+from ..base.options import check_choice, check_count, check_size
 from ..base.types import Floats, Ints, PotentiaError
 from ..graph.structure import Graph
-from .data_files import FilePath, check_choice, data_folder, read_arrays, read_pixels
 from .example import Example
-from .sequences import conll, letters
+from .tokens import conll
+
+#: A file's or folder's path, as text or as a path object.
+FilePath = str | os.PathLike[str]
+
+_VARIABLE = "POTENTIA_DATA"
+
+
+def data_folder(option: FilePath | None = None) -> Path:
+    """The folder of the public data sets: `option` if given, else the environment variable POTENTIA_DATA."""
+    for given, source in ((option, "the folder given"), (os.environ.get(_VARIABLE), _VARIABLE)):
+        if given:
+            if not Path(given).is_dir():
+                raise PotentiaError(f"{source} names {os.fspath(given)}, which is not a folder.")
+            return Path(given)
+    raise PotentiaError(f"No folder of data sets is known; pass folder= or set {_VARIABLE} to it.")
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:
+    """The named arrays of an `.npz` file, loaded without pickles."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in names if name not in archive]
+            if missing:
+                raise PotentiaError(f"{path}: the array {missing[0]!r} is missing.")
+            return {name: archive[name] for name in names}
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file.") from None
+    except PotentiaError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise PotentiaError(f"{path}: this is not a readable .npz file ({error}).") from None
+
+
+def open_image(path: Path) -> Any:
+    """An image file as a Pillow image, decoded."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as loaded:
+            loaded.load()
+            return loaded.copy()
+    except FileNotFoundError:
+        raise PotentiaError(f"{path}: there is no such file.") from None
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise PotentiaError(f"{path}: this is not a readable image ({reason}).") from None
+
+
+def read_pixels(path: Path, mode: str) -> np.ndarray:
+    """An image file as a uint8 array: (h, w, 3) for mode "RGB", (h, w) for "L"."""
+    return np.asarray(open_image(path).convert(mode))
+
 
 _N_TRAIN = 32
 
@@ -86,6 +139,39 @@ def _overlapping(rng: np.random.Generator, upper: np.ndarray, gap: float) -> Flo
     """(1, phi) with phi uniform in [gap, 1] where `upper` holds and in [0, 1 - gap] elsewhere."""
     phi = (1.0 - gap) * rng.random(len(upper)) + gap * upper
     return np.stack([np.ones_like(phi), phi], axis=1)
+
+
+_N_LETTERS = 26
+_N_LETTER_FOLDS = 10
+_LETTER_ARRAYS = ("pixels", "labels", "offsets", "folds", "words")
+
+
+def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = None) -> list[Example]:
+    """The OCR words of Taskar et al. (2003): chains of 26 states (a..z) with 128 pixels per letter, 0 or 1, float32.
+
+    `folds` are those wanted of 0..9, all if None. 6877 words in all; words of one length share a graph. Pairs have
+    no features.
+    """
+    wanted = (
+        range(_N_LETTER_FOLDS) if folds is None else list(folds) if isinstance(folds, Iterable) else [folds]
+    )
+    for fold in wanted:
+        check_choice("folds", fold, range(_N_LETTER_FOLDS))
+    path = data_folder(folder) / "letters" / "letters.npz"
+    arrays = read_arrays(path, _LETTER_ARRAYS)
+    offsets, labels = arrays["offsets"], arrays["labels"].astype(np.int64)
+    pixels = np.unpackbits(arrays["pixels"], axis=1).astype(np.float32)
+    if len(pixels) != len(labels) or offsets[-1] != len(labels) or len(offsets) != len(arrays["folds"]) + 1:
+        raise PotentiaError(f"{path}: 'pixels', 'labels', 'offsets' and 'folds' do not fit each other.")
+    graphs = {int(n): Graph.chain(int(n), n_states=_N_LETTERS) for n in np.unique(np.diff(offsets))}
+    examples = []
+    for i in np.flatnonzero(np.isin(arrays["folds"], list(wanted))):
+        rows = slice(int(offsets[i]), int(offsets[i + 1]))
+        graph = graphs[rows.stop - rows.start]
+        examples.append(
+            Example(graph, {"node": pixels[rows]}, labels[rows], name=f"{arrays['words'][i]}-{i}")
+        )
+    return examples
 
 
 HORSE_CLASSES = ("background", "horse")

@@ -1,15 +1,18 @@
-"""Which tags may follow which in the usual encodings of spans as tags."""
+"""Spans as tags such as B-NP and I-NP: which may follow which, their spans, and how well predictions agree."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.options import check_choice
-from ..base.types import Bools, PotentiaError
+from ..base.options import check_choice, texts_of
+from ..base.types import Bools, Ints, PotentiaError, shown
+
+#: The mark of a tag, such as B, and the type of its span.
+_Tag = tuple[str, str]
 
 
 class Allowed(NamedTuple):
@@ -20,46 +23,67 @@ class Allowed(NamedTuple):
     end: Bools
 
 
-class _Tag(NamedTuple):
-    mark: str
-    type: str
-
-
 #: The tag before the first and after the last.
-_EDGE = _Tag("O", "")
+_EDGE = ("O", "")
 
 
 def _bio(before: _Tag, after: _Tag) -> bool:
     """Every span begins with B: I continues a span of its type."""
-    return after.mark != "I" or (before.mark in "BI" and before.type == after.type)
+    return after[0] != "I" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _iob1(before: _Tag, after: _Tag) -> bool:
     """Spans begin with I; B separates a span from one of the same type that ends just before it."""
-    return after.mark != "B" or (before.mark in "BI" and before.type == after.type)
+    return after[0] != "B" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _bioes(before: _Tag, after: _Tag) -> bool:
     """B I ... E, or S alone: what B or I opened continues as I or E of its type, and nothing else does."""
-    opened = before.mark in "BI"
-    return opened == (after.mark in "IE") and (not opened or before.type == after.type)
+    opened = before[0] in "BI"
+    return opened == (after[0] in "IE") and (not opened or before[1] == after[1])
 
 
 #: The names of all schemes.
 SCHEMES = ("BIO", "BIOES", "IOB1")
 _MARKS = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES"}
-_RULES: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _iob1, "BIOES": _bioes}
+_MAY_FOLLOW: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _iob1, "BIOES": _bioes}
 
 
 def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
     """What the scheme "BIO", "BIOES" or "IOB1" allows for tags such as "O" and "B-NP"."""
-    check_choice("scheme", scheme, SCHEMES)
-    rule, parsed = _RULES[scheme], [_parse(tag, scheme) for tag in tags]
+    check_choice("scheme", scheme, SCHEMES, "None")
+    rule, parsed = _MAY_FOLLOW[scheme], [_parse(str(tag), scheme) for tag in tags]
     return Allowed(
         np.array([rule(_EDGE, tag) for tag in parsed], dtype=bool),
         np.array([[rule(a, b) for b in parsed] for a in parsed], dtype=bool),
         np.array([rule(tag, _EDGE) for tag in parsed], dtype=bool),
     )
+
+
+def forbidden_labels(sequence_ptr: Ints, labels: Any, allowed: Allowed) -> Bools:
+    """Tokens whose label is not allowed after the one before, or at the beginning or end of its sequence."""
+    filled = np.flatnonzero(np.diff(sequence_ptr))
+    starts, ends = sequence_ptr[filled], sequence_ptr[filled + 1] - 1
+    bad = np.zeros(len(labels), dtype=bool)
+    both = (labels[:-1] >= 0) & (labels[1:] >= 0)
+    bad[1:] = both & ~allowed.transitions[labels[:-1], labels[1:]]
+    bad[starts] = (labels[starts] >= 0) & ~allowed.start[labels[starts]]
+    bad[ends] |= (labels[ends] >= 0) & ~allowed.end[labels[ends]]
+    return bad
+
+
+def check_allowed(
+    sequence_ptr: Ints, labels: Any, classes: Sequence[Any], allowed: Allowed, scheme: str, first: int = 0
+) -> None:
+    """Refuse labels that the scheme does not allow; messages number the sequences from `first` on."""
+    bad = forbidden_labels(sequence_ptr, labels, allowed)
+    if bad.any():
+        token = int(np.argmax(bad))
+        number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
+        raise PotentiaError(
+            f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{first + number}] "
+            f"is not allowed there in the scheme {scheme}; correct it, or leave the scheme out."
+        )
 
 
 def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
@@ -77,22 +101,16 @@ def find_scheme(labels: Iterable[Sequence[str | None]]) -> str | None:
 def scheme_breaks(sequences: Sequence[Sequence[str | None]]) -> dict[str, int]:
     """How many of these sequences break each scheme that has tags of these names."""
     names = sorted({name for row in sequences for name in row if name is not None})
+    if not names:
+        return dict.fromkeys(SCHEMES, 0)
     place: dict[str | None, int] = {name: k for k, name in enumerate(names)} | {None: -1}
+    labels, ptr = np.array([place[y] for row in sequences for y in row]), np.cumsum([0, *map(len, sequences)])
     found = {}
     for scheme in SCHEMES:
         if all(_is_tag(name, scheme) for name in names):
-            allowed = allowed_tags(names, scheme)
-            found[scheme] = sum(not _follows(allowed, [place[y] for y in row]) for row in sequences)
+            bad = np.flatnonzero(forbidden_labels(ptr, labels, allowed_tags(names, scheme)))
+            found[scheme] = len(np.unique(np.searchsorted(ptr, bad, side="right")))
     return found
-
-
-def _follows(allowed: Allowed, row: Sequence[int]) -> bool:
-    """Whether a scheme allows these tags; -1 is any."""
-    if not row:
-        return True
-    pairs = all(allowed.transitions[a, b] for a, b in pairwise(row) if a >= 0 and b >= 0)
-    ends = (row[0] < 0 or allowed.start[row[0]]) and (row[-1] < 0 or allowed.end[row[-1]])
-    return bool(pairs and ends)
 
 
 def _is_tag(tag: str, scheme: str) -> bool:
@@ -101,10 +119,125 @@ def _is_tag(tag: str, scheme: str) -> bool:
 
 
 def _parse(tag: str, scheme: str) -> _Tag:
-    mark, _, kind = str(tag).partition("-")
-    if not _is_tag(str(tag), scheme):
+    if not _is_tag(tag, scheme):
         raise PotentiaError(
             f"tag {tag!r} is not a tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
             "followed by '-' and a type."
         )
-    return _Tag(mark, kind)
+    mark, _, kind = tag.partition("-")
+    return mark, kind
+
+
+# -- spans ---------------------------------------------------------------------------------------------------
+
+#: (first, end, type) of a span.
+Span = tuple[int, int, str]
+Labels = Sequence[Sequence[str]]
+
+
+def span_scores(truth: Labels, predicted: Labels, scheme: str | None = None) -> dict[str, float]:
+    """Precision, recall and F1 of whole spans, all types together.
+
+    scheme: None counts as the CoNLL shared tasks do (any of B, I, E and S may begin a span of its type, so that labels
+    in BIO, IOB1 and BIOES are all read rightly); "BIO", "BIOES" or "IOB1" counts spans only that are complete in the
+    scheme, as seqeval's strict mode.
+    """
+    return count_tags(truth, predicted, scheme).span_scores()
+
+
+def span_table(truth: Labels, predicted: Labels, scheme: str | None = None) -> list[dict[str, Any]]:
+    """The same for every type of span, with the number of true ones (`support`); types in alphabetical order."""
+    return count_tags(truth, predicted, scheme).span_table()
+
+
+class TagCounts(NamedTuple):
+    """Sentences, tokens and tokens whose tag is right; by type, spans that are right, true and predicted."""
+
+    sentences: int
+    tokens: int
+    right_tokens: int
+    right: Counter[str]
+    true: Counter[str]
+    predicted: Counter[str]
+
+    def plus(self, other: TagCounts) -> TagCounts:
+        """The counts of both."""
+        sums: Iterator[Any] = (a + b for a, b in zip(self, other, strict=True))  # type: ignore[operator]
+        return TagCounts(*sums)
+
+    def span_scores(self) -> dict[str, float]:
+        """Precision, recall and F1 of all types together."""
+        return _scores(self.right.total(), self.true.total(), self.predicted.total())
+
+    def span_table(self) -> list[dict[str, Any]]:
+        """The same for every type, with the number of true ones."""
+        right, true, predicted = self.right, self.true, self.predicted
+        return [
+            {"type": kind, **_scores(right[kind], true[kind], predicted[kind]), "support": true[kind]}
+            for kind in sorted({*true, *predicted})
+        ]
+
+
+def count_tags(truth: Labels, predicted: Labels, scheme: str | None = None) -> TagCounts:
+    """Tokens and spans of sequences that are right, true and predicted."""
+    if scheme is not None:
+        check_choice("scheme", scheme, SCHEMES, "None")
+    for name, given in (("truth", truth), ("predicted", predicted)):
+        if not np.iterable(given) or not hasattr(given, "__len__"):
+            raise PotentiaError(f"{name} must be a list of sequences of labels, not {shown(given)}.")
+    if len(truth) != len(predicted):
+        raise PotentiaError(f"truth has {len(truth)} sequences, but predicted has {len(predicted)}.")
+    n_tokens, n_right, counters = 0, 0, (Counter[str](), Counter[str](), Counter[str]())
+    for number, (true, guess) in enumerate(zip(truth, predicted, strict=True)):
+        a, b = texts_of(f"truth[{number}]", true), texts_of(f"predicted[{number}]", guess)
+        if len(a) != len(b):
+            raise PotentiaError(f"sequence {number} has {len(a)} true labels, but {len(b)} predicted ones.")
+        n_tokens, n_right = n_tokens + len(a), n_right + sum(x == y for x, y in zip(a, b, strict=True))
+        of_truth, of_guess = set(spans(a, scheme)), set(spans(b, scheme))
+        for counter, some in zip(counters, (of_truth & of_guess, of_truth, of_guess), strict=True):
+            counter.update(kind for _, _, kind in some)
+    return TagCounts(len(truth), n_tokens, n_right, *counters)
+
+
+def _scores(right: int, true: int, predicted: int) -> dict[str, float]:
+    f1 = 2 * right / (true + predicted) if true + predicted else 1.0
+    return {"precision": right / max(predicted, 1), "recall": right / max(true, 1), "f1": f1}
+
+
+def spans(labels: Sequence[str], scheme: str | None = None) -> Iterator[Span]:
+    """(first, end, type) of every span; see `span_scores`."""
+    begins, closes = _SPAN_RULES[scheme]
+    start, last = -1, _EDGE
+    for t, label in enumerate([*labels, "O"]):
+        tag = _split_tag(label)
+        inside = start >= 0 and tag[0] in "IE" and tag[1] == last[1] and last[0] in "BI"
+        if start >= 0 and not inside:
+            if closes(last[0]):
+                yield start, t, last[1]
+            start = -1
+        if not inside and begins(last, tag):
+            start = t
+        last = tag
+
+
+def _split_tag(label: str) -> _Tag:
+    """The mark and the type of a label; labels without a mark are outside all spans."""
+    mark, _, kind = label.partition("-")
+    return (mark, kind) if mark in ("B", "I", "E", "S") else _EDGE
+
+
+_Rules = tuple[Callable[[_Tag, _Tag], bool], Callable[[str], bool]]
+
+
+def _iob1_begins(before: _Tag, tag: _Tag) -> bool:
+    """I begins a span if none is open; B only next to one of its type."""
+    return tag[0] == "I" or (tag[0] == "B" and before[0] in "BI" and before[1] == tag[1])
+
+
+#: Whether a tag that continues no span begins one, after which tag; and with which marks a span may end.
+_SPAN_RULES: dict[str | None, _Rules] = {
+    None: (lambda before, tag: tag[0] != "O", lambda mark: True),
+    "BIO": (lambda before, tag: tag[0] == "B", lambda mark: mark in "BI"),
+    "IOB1": (_iob1_begins, lambda mark: mark in "BI"),
+    "BIOES": (lambda before, tag: tag[0] in "BS", lambda mark: mark in "ES"),
+}

@@ -1,16 +1,21 @@
-"""Sentences to examples: sparse indicators of words and tags around each token."""
+"""Tokens: files of them in columns, and the words, tags and spelling around each as sparse indicators."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from ..base.files import read_text
+from ..base.files import check_pieces, read_span, read_text
 from ..base.options import check_count, check_flag, check_type, texts_of
 from ..base.types import PotentiaError
 from ..graph.structure import Graph
@@ -20,6 +25,183 @@ from .example import Example
 Sentence = Sequence[Sequence[str]]
 
 _EDGE = "\x00"
+
+
+#: The word of a line that begins a document in the CoNLL shared tasks' files.
+DOCUMENT_START = "-DOCSTART-"
+
+
+def conll(
+    path: str | os.PathLike[str],
+    limit: int | None = None,
+    encoding: str | None = None,
+    documents: bool = False,
+) -> list[list[list[str]]]:
+    """The sentences of a token file, each as its columns: one list of words, one per tag, the label last.
+
+    One token per line, a blank line between sentences, plain or compressed (`.gz`, `.xz`). Columns are separated by
+    tabs, or by spaces in a file whose first line has no tab. Lines -DOCSTART-, which begin a document, count as blank
+    lines; with `documents` each is a sentence. limit: bytes that a compressed file may have unpacked; None for
+    POTENTIA_READ_LIMIT, or 256 MiB. encoding: such as "latin-1"; None for UTF-8, or UTF-16 where the file says so.
+    """
+    sentences = TokenSpan(Path(path), encoding=encoding).sentences(documents, limit)
+    if not sentences:
+        raise no_tokens(path)
+    return sentences
+
+
+def no_tokens(path: str | os.PathLike[str]) -> PotentiaError:
+    """What to raise for a file without tokens."""
+    return PotentiaError(f"{path}: the file has no tokens.")
+
+
+#: How the lines of a token file are split: by tabs, or None for spaces; and the number of columns.
+Splitting = tuple[str | None, int]
+
+
+def _splitting(line: str) -> Splitting:
+    """As the first line says."""
+    separator = "\t" if "\t" in line else None
+    return separator, len(line.rstrip("\r\n").split(separator))
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """Consecutive sentences of a token file: bytes first .. end - 1, or the whole file where `end` is None.
+
+    Attributes:
+        path: the file.
+        encoding: as in `conll`.
+        splitting: of the file's first line; None for that of the span's own.
+    """
+
+    path: Path
+    first: int = 0
+    end: int | None = None
+    encoding: str | None = None
+    splitting: Splitting | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return str(self.path) if self.end is None else f"{self.path} (bytes {self.first} to {self.end})"
+
+    @property
+    def n_bytes(self) -> int | None:
+        """Its size, where that is known without unpacking it."""
+        return None if self.end is None else self.end - self.first
+
+    def sentences(
+        self, documents: bool = False, limit: int | None = None, labelled: bool = False
+    ) -> list[list[list[str]]]:
+        """The sentences, each as its columns, as `conll` gives them; `labelled` refuses an empty last column."""
+        span = None if self.end is None else (self.first, self.end)
+        text = _text(self.path, self.encoding, limit, span)
+        groups = _sentences(io.StringIO(text), self, documents, labelled)
+        return [[list(column) for column in zip(*tokens, strict=True)] for tokens in groups]
+
+    def line(self, number: int) -> int:
+        """The number in the file of a line of the span, 1 for the first."""
+        before = read_span(self.path, 0, self.first) if self.first else b""
+        return before.count(b"\n") + number
+
+
+#: Encodings in which bytes of ASCII stand for themselves only, so that lines can be found without decoding.
+_PLAIN = re.compile(r"(utf-8|utf-8-sig|ascii|iso8859-\d+|cp125\d|koi8-[ru])")
+
+
+def token_spans(path: Path, encoding: str | None, span_bytes: int) -> list[TokenSpan]:
+    """A token file cut at the first blank line after every `span_bytes` bytes; one span if it cannot be cut.
+
+    What is compressed, or encoded so that lines are only found by decoding, is not cut.
+    """
+    whole = [TokenSpan(path, encoding=encoding)]
+    try:
+        plain = _PLAIN.fullmatch(codecs.lookup(encoding or "utf-8").name) is not None
+        if not plain or path.suffix in (".gz", ".xz") or not path.is_file():
+            return whole
+        size = path.stat().st_size
+        if size <= span_bytes:
+            return whole
+        with path.open("rb") as file:
+            if encoding is None and file.read(2) in (b"\xff\xfe", b"\xfe\xff"):
+                return whole
+            cuts = _cuts(file, size, span_bytes)
+    except (LookupError, OSError):
+        return whole  # which says what is wrong when it is read
+    splitting = _first_splitting(path, encoding)
+    return [TokenSpan(path, a, b, encoding, splitting) for a, b in pairwise([0, *cuts, size])]
+
+
+def _cuts(file: BinaryIO, size: int, span_bytes: int) -> list[int]:
+    """Where sentences begin, about `span_bytes` bytes apart."""
+    cuts: list[int] = []
+    at = span_bytes
+    while at < size:
+        file.seek(at)
+        file.readline()  # the rest of a line
+        while (line := file.readline()) and line.strip():
+            pass
+        if not line or file.tell() >= size:
+            break
+        cuts.append(file.tell())
+        at = cuts[-1] + span_bytes
+    return cuts
+
+
+def _first_splitting(path: Path, encoding: str | None) -> Splitting | None:
+    """How a file is split, by its first line that is not blank and begins no document."""
+    with path.open(encoding=encoding or "utf-8-sig", errors="replace", newline="\n") as file:
+        found = (line for line in file if line.strip() and not line.startswith(DOCUMENT_START))
+        return next(map(_splitting, found), None)
+
+
+def _text(name: Path, encoding: str | None, limit: int | None, span: tuple[int, int] | None) -> str:
+    """The file's text, or a sentence about how to read it."""
+    # only the beginning of a file has a mark
+    default = "utf-8" if span is not None and span[0] else "utf-8-sig"
+    try:
+        text = read_text(name, encoding or default, limit, span)
+    except PotentiaError as error:
+        if encoding is None and str(error).endswith("is not UTF-8."):
+            raise PotentiaError(f"{str(error)[:-1]}; name its encoding, such as latin-1.") from None
+        raise
+    if "\0" in text:
+        raise PotentiaError(
+            f"{name}: the text has zero bytes, as UTF-16 has; name its encoding, such as utf-16-le."
+        )
+    check_pieces(name, text, " \t\n")
+    return text
+
+
+def _sentences(lines: TextIO, span: TokenSpan, documents: bool, labelled: bool) -> Iterable[list[list[str]]]:
+    """Groups of lines between blank ones, each line split; every line must have as many columns as the first."""
+    tokens: list[list[str]] = []
+    splitting = span.splitting
+    for number, line in enumerate(lines, 1):
+        start = line.startswith(DOCUMENT_START)
+        if not line.strip() or start:
+            if tokens:
+                yield tokens
+            tokens = []
+        if not line.strip() or (start and not documents):
+            continue
+        separator, n_columns = splitting = splitting or _splitting(line)
+        fields = line.rstrip("\r\n").split(separator)
+        if len(fields) != n_columns:
+            raise PotentiaError(
+                f"{span.path}: line {span.line(number)} has {len(fields)} columns, the first has {n_columns}."
+            )
+        if labelled and not fields[-1].strip():
+            raise PotentiaError(
+                f"{span.path}: line {span.line(number)} has no label in its last column; every token needs one."
+            )
+        tokens.append(fields)
+    if tokens:
+        yield tokens
+
+
+# -- features ------------------------------------------------------------------------------------------------
 
 
 class Gazetteer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -18,16 +18,13 @@ from ..base.types import (
     shown,
     warn_caller,
 )
-from ..graph.cotangents import Tables, user_tables
-from ..graph.labels import check_labels
-from ..graph.scores import Scores
+from ..graph.cotangents import user_tables
+from ..graph.scores import Scores, check_labels
 from ..graph.structure import Graph
 from ..inference.base import Inference
-from .base import Gradient
+from .base import Gradient, Loss, Methods
 from .implicit import Implicit
-from .loss import Loss, Methods
-from .losses import LossName, loss_of
-from .marginal import MarginalLoss
+from .losses import LossName, MarginalLoss, loss_of
 from .perturbation import Perturbation
 from .truncated import BackPropagation, Truncated
 
@@ -40,37 +37,12 @@ GRADIENTS: dict[str, type[Gradient]] = {
 }
 
 
-def gradient_of(given: str | Gradient) -> Gradient:
+def gradient_of(gradient: str | Gradient) -> Gradient:
     """A gradient method by name with its default options, or the method itself."""
-    if isinstance(given, Gradient):
-        return given
-    check_choice("gradient", given, GRADIENTS, "a Gradient")
-    return GRADIENTS[given]()
-
-
-class Evaluation(NamedTuple):
-    """A loss, d_theta per kind, flat, a sentence if something makes that inaccurate, and `Methods.next_starts`."""
-
-    value: float
-    tables: Tables
-    doubt: str | None
-    starts: dict[str, Floats] | None
-
-
-def evaluate(
-    loss: Loss,
-    inference: Inference,
-    gradient: Gradient,
-    scores: Scores,
-    labels: Ints,
-    weights: Floats | None,
-    clamped: Inference | None = None,
-    starts: Mapping[str, Floats] | None = None,
-) -> Evaluation:
-    """The loss and its gradient; all arguments checked. starts: as in `Methods`."""
-    methods = Methods(inference, clamped or inference, gradient, starts)
-    value, tables = loss.evaluate(scores, labels, weights, methods)
-    return Evaluation(value, tables, methods.doubt(), methods.next_starts())
+    if isinstance(gradient, Gradient):
+        return gradient
+    check_choice("gradient", gradient, GRADIENTS, "a Gradient")
+    return GRADIENTS[gradient]()
 
 
 def loss_and_gradient(
@@ -118,10 +90,10 @@ def loss_and_gradient(
             "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
             "gradient='truncated' or 'backpropagation' only."
         )
-    value, tables, doubt, _ = evaluate(
-        chosen, inference, through, scores, labels,
-        variable_weights(graph, labels, weights, class_weight), clamped,
-    )  # fmt: skip
+    methods = Methods(inference, through, clamped)
+    variable_weight = variable_weights(graph, labels, weights, class_weight)
+    value, tables = chosen.evaluate(scores, labels, variable_weight, methods)
+    doubt = methods.doubt()
     if doubt is not None:
         warn_caller(doubt, ConvergenceWarning)
     return value, user_tables(scores, tables, theta)

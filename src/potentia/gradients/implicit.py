@@ -11,7 +11,7 @@ are x / sqrt(mu) and rows of B are scaled to length 1, so that marginals near 0 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,9 @@ from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_m
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
-from ..inference.entropy import Entropy
+from ..inference.engine import Entropy
 from .base import Gradient, Pull
+from .reverse import refuse_maximum
 
 #: Redundant constraints make the system singular; this much of the identity against them, relative to 1.
 _SLACK = 1e-11
@@ -45,9 +46,9 @@ class Implicit(Gradient):
         result = inference.run(scores, start)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
-            system = _Conditions(scores, result, entropy)
-            flat = flat_cotangent(scores, cotangent, system.start[:-1], int(system.start[-1]))
-            return own_split(scores, system.solve(flat), system.start)
+            ptr, solve = _factorise(scores, result, entropy)
+            d_mu = flat_cotangent(scores, cotangent, ptr[:-1], int(ptr[-1]))
+            return own_split(scores, solve(d_mu), ptr)
 
         return result, pull
 
@@ -59,41 +60,36 @@ def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
             f"gradient='implicit' does not apply to {type(inference).__name__} on this graph: its marginals do "
             "not solve a problem over local marginals."
         )
-    if entropy.maximum:
-        raise PotentiaError("the maximum (epsilon = 0) has no useful gradient: use a positive epsilon.")
+    refuse_maximum(entropy.maximum)
     return entropy
 
 
-class _Conditions:
-    """The factorised system of a result; unknowns are the configurations with positive marginal."""
+def _factorise(scores: Scores, result: Result, entropy: Entropy) -> tuple[Ints, Callable[[Floats], Floats]]:
+    """The start of each region's unknowns, (n_regions + 1,), and what solves the system for x, d_mu over all of them.
 
-    def __init__(self, scores: Scores, result: Result, entropy: Entropy) -> None:
-        from scipy import sparse
-        from scipy.sparse.linalg import splu
+    Unknowns are the configurations with positive marginal; x is zero at others.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import splu
 
-        graph, regions = scores.graph, scores.regions
-        self.start = np.concatenate([[0], np.cumsum(regions.size)]).astype(np.int64)
-        mu = _all_marginals(graph, result, self.start)
-        self.alive = mu > 0
-        counting = np.repeat(entropy.counting, regions.size)
-        self._root = np.sqrt(mu[self.alive])
-        b = _constraints(graph, entropy, self.start, mu)[:, self.alive]
-        b = b[np.diff(b.indptr) > 0] @ sparse.diags(self._root)
-        b = sparse.diags(1.0 / np.sqrt(np.asarray(b.multiply(b).sum(axis=1)).ravel())) @ b
-        self.n = int(self.alive.sum())
-        slack = -_SLACK * sparse.identity(b.shape[0])
-        self._factor = splu(
-            sparse.bmat([[sparse.diags(counting[self.alive]), b.T], [b, slack]], format="csc")
-        )
-        self._size = self.n + b.shape[0]
+    start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
+    mu = _all_marginals(scores.graph, result, start)
+    alive = mu > 0
+    counting = np.repeat(entropy.counting, scores.regions.size)[alive]
+    root = np.sqrt(mu[alive])
+    b = _constraints(scores.graph, entropy, start, mu)[:, alive]
+    b = b[np.diff(b.indptr) > 0] @ sparse.diags(root)
+    b = sparse.diags(1.0 / np.sqrt(np.asarray(b.multiply(b).sum(axis=1)).ravel())) @ b
+    slack = -_SLACK * sparse.identity(b.shape[0])
+    factor = splu(sparse.bmat([[sparse.diags(counting), b.T], [b, slack]], format="csc"))
 
-    def solve(self, d_mu: Floats) -> Floats:
-        """x for one right-hand side over all configurations."""
-        right = np.zeros(self._size)
-        right[: self.n] = self._root * d_mu[self.alive]
+    def solve(d_mu: Floats) -> Floats:
         x = np.zeros(len(d_mu))
-        x[self.alive] = self._root * self._factor.solve(right)[: self.n]
+        right = np.concatenate([root * d_mu[alive], np.zeros(b.shape[0])])
+        x[alive] = root * factor.solve(right)[: len(root)]
         return x
+
+    return start, solve
 
 
 def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
@@ -152,9 +148,9 @@ def _likeliest(mu: Floats, start: Ints, size: Ints) -> Ints:
     """The configuration of every region with the largest marginal, the first of several."""
     region = np.repeat(np.arange(len(size)), size)
     at = np.flatnonzero(mu == np.maximum.reduceat(mu, start[:-1])[region])[::-1]
-    found = np.zeros(len(size), dtype=np.int64)
-    found[region[at]] = at - start[region[at]]
-    return found
+    likeliest = np.zeros(len(size), dtype=np.int64)
+    likeliest[region[at]] = at - start[region[at]]
+    return likeliest
 
 
 def linear_response(
@@ -182,25 +178,18 @@ def linear_response(
             f"pairs must hold two variables of 0..{graph.n_variables - 1} per row, not shape {asked.shape}."
         )
     result = inference.run(scores, None)
-    return _responses(_Conditions(scores, result, entropy), scores, result, asked.tolist())
-
-
-def _responses(
-    system: _Conditions, scores: Scores, result: Result, pairs: Sequence[Sequence[int]]
-) -> list[Floats]:
-    n_states, single, mu = scores.graph.n_states, scores.regions.single, result.variable_marginals
+    start, solve = _factorise(scores, result, entropy)
+    n_states, single, mu = graph.n_states, scores.regions.single, result.variable_marginals
     columns: dict[int, list[Floats]] = {}
-    found = []
-    for i, j in pairs:
+    joint = []
+    for i, j in asked.tolist():
         if i not in columns:
-            unit = np.eye(n_states[i])
-            at = system.start[single[i]]
             columns[i] = []
-            for row in unit:
-                right = np.zeros(int(system.start[-1]))
-                right[at : at + n_states[i]] = row
-                columns[i].append(system.solve(right))
-        at = system.start[single[j]]
+            for state in range(n_states[i]):
+                right = np.zeros(int(start[-1]))
+                right[start[single[i]] + state] = 1.0
+                columns[i].append(solve(right))
+        at = start[single[j]]
         response = np.array([x[at : at + n_states[j]] for x in columns[i]])
-        found.append(np.outer(mu[i, : n_states[i]], mu[j, : n_states[j]]) + response)
-    return found
+        joint.append(np.outer(mu[i, : n_states[i]], mu[j, : n_states[j]]) + response)
+    return joint

@@ -1,28 +1,27 @@
-"""What is minimised: functions of scores, labels and what inference makes of the scores."""
+"""Losses of predicted marginals [MBL-tpami sec. 4.2], and all losses by name."""
 
 from __future__ import annotations
 
-from typing import Literal
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from ..base.options import check_choice
+import numpy as np
+
+from ..base.options import check_choice, check_positive
+from ..base.types import Floats, Ints, PotentiaError
+from ..graph.cotangents import MarginalCotangent, Tables, flat_marginals
+from ..graph.scores import Scores
+from ..inference.base import Result
+from .base import Loss, Methods, region_weights, seen_regions, tables_by_size
 from .likelihood import (
+    ContrastiveDivergence,
     Likelihood,
+    Piecewise,
+    Pseudolikelihood,
     SaddlePoint,
-    SurrogateEM,
     SurrogateLikelihood,
-    TruncatedEM,
     TruncatedLikelihood,
-)
-from .local import ContrastiveDivergence, Piecewise, Pseudolikelihood
-from .loss import Loss, Methods
-from .marginal import (
-    CliqueLogistic,
-    CliqueQuadratic,
-    CliqueSmoothedError,
-    MarginalLoss,
-    SmoothedError,
-    UnivariateLogistic,
-    UnivariateQuadratic,
 )
 
 __all__ = [
@@ -38,13 +37,152 @@ __all__ = [
     "Pseudolikelihood",
     "SaddlePoint",
     "SmoothedError",
-    "SurrogateEM",
     "SurrogateLikelihood",
-    "TruncatedEM",
     "TruncatedLikelihood",
     "UnivariateLogistic",
     "UnivariateQuadratic",
 ]
+
+#: Marginals are taken as at least this, so that a wrong certainty costs much but stays finite.
+_TINY = 1e-300
+
+
+class MarginalLoss(Loss):
+    """A sum over observed variables (or cliques) of a function of their marginals.
+
+    What has one configuration only cannot be wrong, and is left out.
+    """
+
+    #: Whether the sum is over cliques rather than variables.
+    cliques: ClassVar[bool] = False
+
+    @abstractmethod
+    def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
+        """Loss of every row of mu (k, states) with label y (k,), and its derivatives, (k, states); mu must stay."""
+
+    def evaluate(
+        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
+    ) -> tuple[float, Tables]:
+        """The loss and its gradient through inference."""
+        _refuse_forbidden(scores, labels)
+        result, pull = methods.solve(scores, self.cliques)
+        value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(
+            scores, result, labels, weights
+        )
+        return value, pull(cotangent)
+
+    def _of_variables(
+        self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
+    ) -> tuple[float, MarginalCotangent]:
+        mu = result.variable_marginals
+        counted = (labels >= 0) & (scores.graph.n_states > 1)
+        whole = weights is None and bool(np.all(counted))  # the usual case needs no copies
+        seen = slice(None) if whole else np.flatnonzero(counted)
+        losses, slopes = self.terms(mu[seen], labels[seen])
+        if slopes.shape != mu[seen].shape:
+            raise PotentiaError(
+                f"{type(self).__name__}.terms gave derivatives of shape {slopes.shape} for marginals of shape "
+                f"{mu[seen].shape}."
+            )
+        if whole:
+            return float(losses.sum()), MarginalCotangent(slopes, {})
+        weight = np.ones(len(losses)) if weights is None else weights[seen]
+        d_mu = np.zeros_like(mu)
+        d_mu[seen] = weight[:, None] * slopes
+        return float(weight @ losses), MarginalCotangent(d_mu, {})
+
+    def _of_cliques(
+        self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
+    ) -> tuple[float, MarginalCotangent]:
+        value, d_mu = 0.0, {}
+        for kind in scores.graph.clique_kinds:
+            index = scores.graph.table_index(kind, np.maximum(labels, 0))
+            seen = seen_regions(scores, kind, labels) & (scores.graph.table_sizes(kind) > 1)
+            weight = region_weights(scores, kind, weights)
+            flat = flat_marginals(result.marginals[kind])
+            d_mu[kind] = np.zeros(len(flat))
+            for rows, where in tables_by_size(scores, kind, seen):
+                losses, slopes = self.terms(flat[where], index[rows])
+                value += float(weight[rows] @ losses)
+                d_mu[kind][where] = weight[rows][:, None] * slopes
+        return value, MarginalCotangent(None, d_mu)
+
+
+def _refuse_forbidden(scores: Scores, labels: Ints) -> None:
+    seen = np.flatnonzero(labels >= 0)
+    bad = seen[scores.singles[seen, labels[seen]] == -np.inf]
+    if bad.size:
+        raise PotentiaError(f"variable {bad[0]} has the label {labels[bad[0]]}, which its scores forbid.")
+
+
+@dataclass(frozen=True)
+class UnivariateLogistic(MarginalLoss):
+    """-log mu_i(y_i)."""
+
+    def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
+        """-log mu(y)."""
+        rows = np.arange(len(y))
+        right = np.maximum(mu[rows, y], _TINY)
+        slopes = np.zeros_like(mu)
+        slopes[rows, y] = -1.0 / right
+        return -np.log(right), slopes
+
+
+@dataclass(frozen=True)
+class CliqueLogistic(UnivariateLogistic):
+    """-log mu_c(y_c)."""
+
+    cliques: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class UnivariateQuadratic(MarginalLoss):
+    """sum_s (mu_i(s) - [s = y_i])^2."""
+
+    def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
+        """sum_s (mu(s) - [s = y])^2."""
+        off = mu.copy()
+        off[np.arange(len(y)), y] -= 1.0
+        return (off * off).sum(axis=1), 2.0 * off
+
+
+@dataclass(frozen=True)
+class CliqueQuadratic(UnivariateQuadratic):
+    """sum_s (mu_c(s) - [s = y_c])^2."""
+
+    cliques: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class SmoothedError(MarginalLoss):
+    """S(max_{s != y} mu_i(s) - mu_i(y)) with S(t) = 1 / (1 + exp(-alpha t)): the classification error, smoothed."""
+
+    alpha: float = 15.0
+
+    def __post_init__(self) -> None:
+        check_positive("alpha", self.alpha)
+
+    def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
+        """S of how far the best wrong state is above the right one."""
+        from scipy.special import expit
+
+        rows = np.arange(len(y))
+        wrong = mu.copy()
+        wrong[rows, y] = -1.0  # below any marginal
+        rival = wrong.argmax(axis=1)
+        loss = expit(self.alpha * (mu[rows, rival] - mu[rows, y]))
+        slope = self.alpha * loss * (1.0 - loss)
+        slopes = np.zeros_like(mu)
+        slopes[rows, rival] += slope
+        slopes[rows, y] -= slope
+        return loss, slopes
+
+
+@dataclass(frozen=True)
+class CliqueSmoothedError(SmoothedError):
+    """The smoothed classification error of cliques: S(max_{s != y} mu_c(s) - mu_c(y))."""
+
+    cliques: ClassVar[bool] = True
 
 
 LossName = Literal[
@@ -64,31 +202,29 @@ LossName = Literal[
     "truncated_em",
     "contrastive_divergence",
 ]
+#: The EM names say what hidden labels make of a loss: A(theta) - A(theta, observed clamped).
 LOSSES: dict[str, type[Loss]] = {
-    loss.name: loss
-    for loss in (
-        Likelihood,
-        SurrogateLikelihood,
-        SurrogateEM,
-        SaddlePoint,
-        Pseudolikelihood,
-        Piecewise,
-        UnivariateLogistic,
-        CliqueLogistic,
-        UnivariateQuadratic,
-        CliqueQuadratic,
-        SmoothedError,
-        CliqueSmoothedError,
-        TruncatedLikelihood,
-        TruncatedEM,
-        ContrastiveDivergence,
-    )
+    "likelihood": Likelihood,
+    "surrogate_likelihood": SurrogateLikelihood,
+    "surrogate_em": SurrogateLikelihood,
+    "saddle_point": SaddlePoint,
+    "pseudolikelihood": Pseudolikelihood,
+    "piecewise": Piecewise,
+    "univariate_logistic": UnivariateLogistic,
+    "clique_logistic": CliqueLogistic,
+    "univariate_quadratic": UnivariateQuadratic,
+    "clique_quadratic": CliqueQuadratic,
+    "smoothed_error": SmoothedError,
+    "clique_smoothed_error": CliqueSmoothedError,
+    "truncated_likelihood": TruncatedLikelihood,
+    "truncated_em": TruncatedLikelihood,
+    "contrastive_divergence": ContrastiveDivergence,
 }
 
 
-def loss_of(given: str | Loss) -> Loss:
+def loss_of(loss: str | Loss) -> Loss:
     """A loss by name with its default options, or the loss itself."""
-    if isinstance(given, Loss):
-        return given
-    check_choice("loss", given, LOSSES, "a Loss")
-    return LOSSES[given]()
+    if isinstance(loss, Loss):
+        return loss
+    check_choice("loss", loss, LOSSES, "a Loss")
+    return LOSSES[loss]()

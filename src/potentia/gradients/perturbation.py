@@ -13,7 +13,6 @@ from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
     Tables,
-    clique_kinds,
     flat_marginals,
     own_tables,
     zero_tables,
@@ -90,11 +89,11 @@ class Perturbation(Gradient):
 
 def _sharpened(inference: Inference, change: float) -> Inference:
     """The inference run until marginals move by far less than the `change` that is to be measured."""
-    own: Any = inference
+    method: Any = inference
     tol = max(_SHARP * change, 1e-15)
-    if not inference.iterative or own.tol <= tol:
+    if not inference.iterative or method.tol <= tol:
         return inference
-    return cast(Inference, replace(own, tol=tol, iterations=10 * own.iterations))
+    return cast(Inference, replace(method, tol=tol, iterations=10 * method.iterations))
 
 
 def _scale(result: Result, cotangent: MarginalCotangent) -> float:
@@ -111,8 +110,8 @@ def _largest(cotangent: MarginalCotangent) -> float:
 
 
 def _largest_score(scores: Scores) -> float:
-    kinds = [kind for kind in clique_kinds(scores) if kind not in scores.weighted]
-    ends = [np.array(own.bounds) for own in scores.weighted.values()]
+    kinds = [kind for kind in scores.graph.clique_kinds if kind not in scores.weighted]
+    ends = [np.array(weighted.bounds) for weighted in scores.weighted.values()]
     parts = [scores.singles, *ends, *(scores.kind(kind)[0] for kind in kinds)]
     return max(float(np.abs(p[np.isfinite(p)]).max(initial=0.0)) for p in parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,13 +13,8 @@ from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
 from ..inference.engine import Engine, Tape, pieces, unit_lists
-from ..inference.mean_field import DenseMeanFieldEngine, MeanFieldEngine
-from ..inference.pair_engine import PairEngine
-from ..inference.region_engine import RegionEngine
-from ..inference.weight_engine import WeightEngine
-from .base import Gradient, GradientError, Pull, Reverse
-from .pairs import BinaryReverse, TableReverse, WeightReverse
-from .regions import DenseMeanFieldReverse, MeanFieldReverse, RegionReverse
+from .base import Gradient, GradientError, Pull
+from .reverse import Reverse, make_reverse
 
 #: Cotangents that have grown by this factor have no finite sum.
 _DIVERGED = 1e12
@@ -50,7 +45,7 @@ class Truncated(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        engine, tape = _engine_of(inference, scores, start), Tape(self.memory)
+        engine, tape = _reversible(inference, inference.engine(scores, start)), Tape(self.memory)
         result = inference.solve(engine, tape, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
@@ -90,7 +85,7 @@ class BackPropagation(Gradient):
         self, inference: Inference, scores: Scores, start: Result | None = None, cliques: bool = True
     ) -> tuple[Result, Pull]:
         """Inference and the function that pulls cotangents of its marginals back."""
-        engine, end = _engine_of(inference, scores, start), Tape(None)
+        engine, end = _reversible(inference, inference.engine(scores, start)), Tape(None)
         result = inference.solve(engine, end, cliques)
         guess = None if start is None else start.memo.get("cotangents")
         if guess is not None and not np.isfinite(guess).all():
@@ -120,7 +115,7 @@ class BackPropagation(Gradient):
         return result, pull
 
     def _settle(
-        self, reverse: Any, order: list[list[Ints]], guess: Floats | None
+        self, reverse: Reverse, order: list[list[Ints]], guess: Floats | None
     ) -> tuple[Floats, bool, float]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
 
@@ -166,9 +161,8 @@ def _size(cotangents: Floats) -> float:
     return float(np.abs(cotangents).max(initial=0.0))
 
 
-def _engine_of(inference: Inference, scores: Scores, start: Result | None) -> Engine:
+def _reversible(inference: Inference, engine: Engine | None) -> Engine:
     """The engine whose iterations are to be undone, or a sentence why there is none."""
-    engine = inference.engine(scores, start)
     if engine is None:
         raise PotentiaError(
             f"{type(inference).__name__} on this graph has no iterations to differentiate: "
@@ -177,20 +171,3 @@ def _engine_of(inference: Inference, scores: Scores, start: Result | None) -> En
     if engine.schedule == "residual":
         raise PotentiaError("the order of the residual schedule depends on the scores: use another schedule.")
     return engine
-
-
-def make_reverse(engine: Engine, result: Result, slots: Any, fixed: bool) -> Reverse:
-    """The reverse of an engine whose read-out and iterations left these slots of a tape.
-
-    fixed: all reversed iterations read slot 0, that of a fixed point, instead of one slot each.
-    """
-    if isinstance(engine, WeightEngine):
-        return WeightReverse(engine, result, slots, fixed)
-    if isinstance(engine, PairEngine):
-        return (BinaryReverse if engine.layout.n_states == 2 else TableReverse)(engine, result, slots, fixed)
-    if isinstance(engine, RegionEngine):
-        return RegionReverse(engine, slots)
-    if isinstance(engine, DenseMeanFieldEngine):
-        return DenseMeanFieldReverse(engine, slots)
-    assert isinstance(engine, MeanFieldEngine)
-    return MeanFieldReverse(engine, slots)

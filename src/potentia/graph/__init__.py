@@ -1,1 +1,1 @@
-"""What touches what: graphs, their regions, scores, labels, orders of update and files."""
+"""Graphs, their regions, scores, labels, orders of update and files."""

@@ -9,10 +9,9 @@ import numpy as np
 
 from ..base.types import Floats, Ints
 from ..kernels.tables import take_singles
-from .dense import DenseGaussian
 from .regions import runs
 from .scores import Scores
-from .tables import WeightedTable
+from .tables import DenseGaussian, WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
 #: by weights it is the derivative with respect to these.
@@ -39,7 +38,9 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
     graph = scores.graph
     for kind, scope in graph.scopes.items():
         if scope.shape[1] == 1 and len(scope):
-            take_singles(d_singles, scores.as_given(kind)[1], scope.reshape(-1), graph.n_states, tables[kind])
+            take_singles(
+                d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind]
+            )
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:
@@ -47,7 +48,7 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
     if kind in scores.weighted:
         tables[kind] += scores.weighted[kind].pull(d_flat)
         return
-    values, offset = scores.as_given(kind)
+    values, offset = scores.kind(kind, widen=False)
     if len(values) == len(d_flat):
         tables[kind] += d_flat
         return
@@ -56,11 +57,6 @@ def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> No
         tables[kind] += d_flat.reshape(len(size), -1).sum(axis=0)
         return
     np.add.at(tables[kind], runs(offset, size), d_flat)
-
-
-def clique_kinds(scores: Scores) -> list[str]:
-    """Kinds of two or more variables that have regions."""
-    return [k for k, s in scores.graph.scopes.items() if s.shape[1] > 1 and len(s)]
 
 
 def own_tables(scores: Scores, kind: str) -> Floats:
@@ -83,15 +79,15 @@ def flat_marginals(marginals: Floats | list[Floats]) -> Floats:
 def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dict[str, Floats | list[Floats]]:
     """d_theta in the shapes in which theta was given; kinds given as None are left out."""
     shaped: dict[str, Floats | list[Floats]] = {}
-    for kind, given in theta.items():
-        if given is None:
+    for kind, value in theta.items():
+        if value is None:
             continue
-        if isinstance(given, DenseGaussian | WeightedTable):
-            given = given.weight
+        if isinstance(value, DenseGaussian | WeightedTable):
+            value = value.weight
         elif scores.graph.shared_shape(kind) is None and len(scores.graph.scopes[kind]):
             shaped[kind] = scores.graph.shape_tables(kind, tables[kind])
             continue
-        shape = np.shape(given)
+        shape = np.shape(value)
         # a kind without regions has no entries, whatever was given for it
         shaped[kind] = tables[kind].reshape(shape) if len(tables[kind]) else np.zeros(shape)
     return shaped
@@ -99,11 +95,11 @@ def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dic
 
 def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, size: int) -> Floats:
     """d_mu over all regions in the `Regions` numbering; region r at start[r]."""
-    flat, ptr, graph = np.zeros(size), scores.regions.kind_ptr, scores.graph
-    for number, kind in enumerate(graph.kinds):
-        if kind in cotangent.cliques:
-            first = start[ptr[number]]
-            flat[first : first + len(cotangent.cliques[kind])] = cotangent.cliques[kind]
+    flat, graph = np.zeros(size), scores.graph
+    for kind, d_mu in cotangent.cliques.items():
+        if len(d_mu):
+            first = start[graph.region_slice(kind).start]
+            flat[first : first + len(d_mu)] = d_mu
     if cotangent.singles is not None:
         inside = np.arange(cotangent.singles.shape[1]) < graph.n_states[:, None]
         where = start[scores.regions.single][:, None] + np.arange(cotangent.singles.shape[1])
@@ -113,19 +109,19 @@ def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, si
 
 def split_flat(scores: Scores, d_theta: Floats, at: Ints, leave: Collection[str] = ()) -> Tables:
     """d_theta per kind from the layout of `Scores.flat`; zero of kinds to `leave` out of it."""
-    tables, ptr, first = zero_tables(scores), scores.regions.kind_ptr, 0
-    for number, (kind, scope) in enumerate(scores.graph.scopes.items()):
+    tables, first = zero_tables(scores), 0
+    for kind, scope in scores.graph.scopes.items():
         if kind in leave:
             continue
         if scope.shape[1] != 1:
-            size = len(scores.as_given(kind)[0])
+            size = len(scores.kind(kind, widen=False)[0])
             part = d_theta[first : first + size]
             tables[kind] += scores.weighted[kind].pull(part) if kind in scores.weighted else part
             first += size
         elif len(scope):
-            _, offset = scores.as_given(kind)
+            _, offset = scores.kind(kind, widen=False)
             n = scores.graph.n_states[scope[:, 0]]
-            source = runs(at[ptr[number] : ptr[number + 1]], n)
+            source = runs(at[scores.graph.region_slice(kind)], n)
             np.add.at(tables[kind], runs(offset, n), d_theta[source])
     return tables
 
@@ -135,16 +131,26 @@ def split_pairs(scores: Scores, d_pairs: Floats) -> Tables:
     tables, first = zero_tables(scores), 0
     for kind, scope in scores.graph.scopes.items():
         if scope.shape[1] == 2:
-            size = len(scores.as_given(kind)[0])
+            size = len(scores.kind(kind, widen=False)[0])
             part = d_pairs[first : first + size]
             tables[kind] = scores.weighted[kind].pull(part) if kind in scores.weighted else part
             first += size
     return tables
 
 
+def add_weights(scores: Scores, d_weights: Floats, tables: Tables) -> None:
+    """Add cotangents of the weights of all pairs of weighted kinds, kind after kind, (pairs,), to d_theta."""
+    first = 0
+    for kind, weighted in scores.weighted.items():
+        last = first + len(scores.graph.scopes[kind])
+        tables[kind] += weighted.sum(d_weights[first:last])
+        first = last
+
+
 def own_split(scores: Scores, d_theta: Floats, start: Ints) -> Tables:
     """d_theta per kind from own tables of all regions; region r of the `Regions` numbering at start[r]."""
-    tables, ptr = zero_tables(scores), scores.regions.kind_ptr
-    for number, kind in enumerate(scores.graph.kinds):
-        add_cliques(scores, kind, d_theta[start[ptr[number]] : start[ptr[number + 1]]], tables)
+    tables = zero_tables(scores)
+    for kind in scores.graph.kinds:
+        rows = scores.graph.region_slice(kind)
+        add_cliques(scores, kind, d_theta[start[rows.start] : start[rows.stop]], tables)
     return tables

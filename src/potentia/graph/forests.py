@@ -61,11 +61,11 @@ def _even_forests(graph: Graph) -> Iterator[Ints]:
     used = np.zeros(n_cliques, dtype=np.int64)
     scopes, length = _scopes(graph), 1 + n_cliques // _RUNS
     rng = np.random.default_rng(0)
-    rounds, kept = 0, -1
+    rounds, grown = 0, -1
     enough = min(_FORESTS, _FOREST_WORK // max(n_cliques, 1))
-    while kept < n_cliques and (rounds < max(enough, 1) or used.min(initial=1) == 0):
+    while grown < n_cliques and (rounds < max(enough, 1) or used.min(initial=1) == 0):
         runs = rng.permutation(-(-n_cliques // length))
-        kept = grow_even_forest(*scopes, runs, length, rounds, _single_trees(graph), used)
+        grown = grow_even_forest(*scopes, runs, length, rounds, _single_trees(graph), used)
         rounds += 1
         yield used
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..base.memory import check_memory
 from ..base.types import Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
+from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
 from ..kernels.traversal import breadth_first, greedy_colours, sequential_levels
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     cuts = [_cut_blocks(group, forward, degree, states)]
     if not oriented:
         cuts.append(_cut_blocks(group, degree, degree, states))
-        oriented = cuts[0].cost <= (1.0 + _SORTING) * cuts[1].cost
+        oriented = cuts[0][0] <= (1.0 + _SORTING) * cuts[1][0]
         forward = forward if oriented else degree
     _, variable, block, lane, group_ptr = cuts[0 if oriented else 1]
     width = variable.shape[1]
@@ -165,19 +166,12 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     )
 
 
-class _Cut(NamedTuple):
-    """Variables in blocks, (B, W), the block and lane of each, the blocks of each group, and the work of an update."""
-
-    cost: float
-    variable: Ints
-    block: Ints
-    lane: Ints
-    group_ptr: Ints
-
-
-def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> _Cut:
+def _cut_blocks(
+    group: Ints, forward: Ints, degree: Ints, states: int
+) -> tuple[float, Ints, Ints, Ints, Ints]:
     """Cut each group's variables into blocks of one width, each with rows for forward and for other ends of pairs.
 
+    The work of an update, variables in blocks, (B, W), the block and the lane of each, and the blocks of each group.
     Variables of a block should have the same number of pairs, but if it costs little they stay in their order, in
     which neighbours are near each other.
     """
@@ -210,7 +204,7 @@ def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> _Cut:
     lane[order] = within % width
     variable = np.full((int(group_ptr[-1]), width), -1, dtype=np.int64)
     variable[block, lane] = np.arange(len(order))
-    return _Cut(least, variable, block, lane, group_ptr)
+    return least, variable, block, lane, group_ptr
 
 
 def _slots_per_block(n_blocks: int, block: Ints, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
@@ -239,3 +233,22 @@ def _row_sides(slot_ptr: Ints, first_slots: Ints) -> NDArray[np.int8]:
     block = np.repeat(np.arange(len(first_slots)), np.diff(slot_ptr))
     late = np.arange(rows) - slot_ptr[block] >= first_slots[block]
     return np.concatenate([late, [False]]).astype(np.int8)
+
+
+def row_roles(layout: PairLayout) -> NDArray[np.int8]:
+    """SENDS of rows whose pairs all lead to later groups, RECEIVES where all come from rows that send, else ALONE."""
+    n, width = layout.pair.shape
+    row = layout.pair_position.T.ravel() // width  # of the directed ends: first all side 0, then all side 1
+    block = np.searchsorted(layout.slot_ptr, row, "right") - 1
+    group = np.searchsorted(layout.group_ptr, block, "right") - 1
+    m = len(layout.pair_position)
+    earlier, other = group < np.roll(group, m), np.roll(row, m)
+    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
+    sends = (ends > 0) & (early == ends)
+    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
+    heard = np.zeros(n, dtype=bool)
+    heard[row[receives[other]]] = True
+    role = np.full(n, ALONE, dtype=np.int8)
+    role[sends & heard] = SENDS
+    role[receives] = RECEIVES
+    return role

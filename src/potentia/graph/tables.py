@@ -1,18 +1,24 @@
-"""Tables of pairs given by a weight: Potts, truncated linear and quadratic, or any table times a weight per pair."""
+"""Values of theta given by weights instead of tables: Potts and kin of pairs, and Gaussians of all pairs."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..base.types import Floats, PotentiaError, real_number, real_numbers, shown
+from ..base.options import check_choice
+from ..base.types import Floats, Ints, PotentiaError, real_number, real_numbers, shown
+from ..kernels import permutohedral as lattice_kernels
 from ..kernels.tables import LARGEST
 from .structure import Graph
+
+#: Up to this many variables all pairs are written out.
+_FEW = 2048
 
 
 class Cost(NamedTuple):
@@ -48,7 +54,7 @@ class WeightedTable(ABC):
         return table
 
     def with_weight(self, weight: Any) -> Self:
-        """The same table with another weight."""
+        """This table with another weight."""
         other = copy.copy(self)
         other.weight = weight
         return other
@@ -133,11 +139,182 @@ def check_cut(cut: Any) -> float:
 
 def join_weighted(values: Sequence[Any], counts: Sequence[int]) -> WeightedTable | None:
     """Join the values of several graphs with `counts` pairs each; None if they differ in more than their weights."""
-    held = [(value, n) for value, n in zip(values, counts, strict=True) if n]
-    if not held or not isinstance(held[0][0], WeightedTable):
+    present = [(value, n) for value, n in zip(values, counts, strict=True) if n]
+    if not present or not isinstance(present[0][0], WeightedTable):
         return None
-    first = held[0][0]
-    if not all(first.same_table(value) for value, _ in held):
+    first = present[0][0]
+    if not all(first.same_table(value) for value, _ in present):
         return None
-    weights = [np.broadcast_to(real_numbers(value.weight, "weight"), (n,)) for value, n in held]
+    weights = [np.broadcast_to(real_numbers(value.weight, "weight"), (n,)) for value, n in present]
     return first.with_weight(np.concatenate(weights))
+
+
+# -- all pairs by the distance of features
+
+
+class DenseGaussian:
+    r"""A value of theta: a pair term for every two variables, for `pt.MeanField` [Kraehenbuehl and Koltun 2011].
+
+    The score of labels a, b of variables i and j is :math:`-\text{weight} \, k(i, j) \, \text{compatibility}[a, b]`
+    with :math:`k(i, j) = \exp(-|f_i - f_j|^2 / 2)`, divided by :math:`\sqrt{D_i D_j}` with `normalisation`. Its name
+    in theta must not be one of the graph's kinds.
+
+    Args:
+        features: (n_variables, d), divided by the kernel's standard deviations; see `pt.features.bilateral`.
+        weight: a number.
+        compatibility: (L, L), the cost of two labels, symmetric; None is Potts, [a != b].
+        normalisation: "symmetric", as in densecrf: :math:`D_i = \sum_j \exp(-|f_i - f_j|^2 / 2)` over all variables j,
+            i included; or None.
+        exact: True sums over all pairs, in time :math:`O(n^2)`; False filters by a permutohedral lattice, in linear
+            time; None does so for more than 2048 variables.
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        weight: float,
+        compatibility: Any = None,
+        normalisation: str | None = "symmetric",
+        exact: bool | None = None,
+    ) -> None:
+        if normalisation is not None:
+            check_choice("normalisation", normalisation, ("symmetric",), "None")
+        self.features = real_numbers(features, "features")
+        if self.features.ndim != 2 or not self.features.shape[1] or not np.all(np.isfinite(self.features)):
+            raise PotentiaError(
+                f"features must be finite numbers, (n_variables, d), not of shape {self.features.shape}."
+            )
+        if np.abs(self.features).max(initial=0.0) > 1e6:
+            raise PotentiaError(
+                "features must be below 1e6: divide them by the kernel's standard deviations."
+            )
+        self.weight = real_number(weight, "weight")
+        if not np.isfinite(self.weight):
+            raise PotentiaError(f"weight must be a finite number, not {shown(weight)}.")
+        self.compatibility = None if compatibility is None else _check_compatibility(compatibility)
+        self.normalisation, self.exact = normalisation, exact
+
+    def with_weight(self, weight: float) -> DenseGaussian:
+        """This kernel, prepared as it is, with another weight."""
+        other = DenseGaussian.__new__(DenseGaussian)
+        other.__dict__.update(self.__dict__)
+        other.weight = real_number(weight, "weight")
+        return other
+
+    def __repr__(self) -> str:
+        n, d = self.features.shape
+        return f"DenseGaussian({n} variables, {d} features, weight={self.weight:g})"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all pairs are summed, rather than filtered by a lattice."""
+        return len(self.features) <= _FEW if self.exact is None else self.exact
+
+    def multiply(self, values: Floats, transposed: bool = False) -> Floats:
+        """sum_j k(i, j) values(j) over all other variables j, for values (n, C)."""
+        scaled: Floats = self._scale * self._filter(self._scale * values, transposed)
+        return scaled
+
+    @cached_property
+    def _filter(self) -> Callable[[Floats, bool], Floats]:
+        """The kernel between different variables without normalisation, prepared for products."""
+        return _all_pairs(self.features) if self.is_exact else _lattice(self.features)
+
+    @cached_property
+    def _scale(self) -> Floats:
+        """1 / sqrt(D), (n, 1)."""
+        ones = np.ones((len(self.features), 1))
+        # the kernel leaves out i itself, the normalisation does not
+        return 1.0 / np.sqrt(self._filter(ones, False) + 1.0) if self.normalisation else ones
+
+    def score(self, labels: Ints, n_states: int) -> float:
+        """The term's score of a complete labelling."""
+        chosen = np.eye(n_states)[labels]
+        return 0.5 * self.weight * float((chosen * self.field(self.multiply(chosen))).sum())
+
+    def field(self, mixed: Floats) -> Floats:
+        """Scores of every variable's labels from `multiply(q)`, but for the weight; its own transpose."""
+        if self.compatibility is None:
+            return mixed - mixed.sum(axis=1, keepdims=True)
+        return -mixed @ self.compatibility
+
+
+def _all_pairs(features: Floats) -> Callable[[Floats, bool], Floats]:
+    """Products with the kernel matrix itself."""
+    centred = features - features.mean(axis=0)
+    square = (centred**2).sum(axis=1)
+    apart = square[:, None] + square - 2.0 * centred @ centred.T
+    matrix = np.exp(-0.5 * np.maximum(apart, 0.0))
+    np.fill_diagonal(matrix, 0.0)
+    return partial(_times, matrix)
+
+
+def _times(matrix: Floats, values: Floats, transposed: bool) -> Floats:
+    return matrix @ values
+
+
+def _lattice(features: Floats) -> Callable[[Floats, bool], Floats]:
+    """Products by filtering with `kernels.permutohedral`, less every point's response to itself.
+
+    The kernel of the lattice is flatter than a Gaussian. It is scaled to have the same integral: sums over dense points
+    are then right, whereas its value at distance 0 is too small.
+    """
+    n, d = features.shape
+    centred = np.ascontiguousarray(features - features.mean(axis=0))
+    most = n * (d + 1)
+    table = np.zeros(1 << int(np.ceil(np.log2(2 * most + 2))), dtype=np.int32)
+    vertex: Ints = np.empty((n, d + 1), dtype=np.int32)
+    weight = np.empty((n, d + 1))
+    keys = np.empty((most, d), dtype=np.int32)
+    n_vertices = lattice_kernels.build(centred, table, vertex, weight, keys)
+    beside: Ints = np.empty((d + 1, n_vertices, 2), dtype=np.int32)
+    lattice_kernels.neighbours(table, keys[:n_vertices], beside)
+    response = np.empty((n, 1))
+    lattice_kernels.own_response(weight, response[:, 0])
+    # blurs sum to 2^(d + 1); the volume per vertex is 1.5^(d / 2) / sqrt(d + 1); the kernels divide by 1 + 2^-d
+    scale = (2 * np.pi / 1.5) ** (d / 2) * np.sqrt(d + 1) / 2 ** (d + 1) * (1 + 0.5**d)
+    return partial(_filtered, vertex, weight, beside, response, scale)
+
+
+def _filtered(
+    vertex: Ints,
+    weight: Floats,
+    beside: Ints,
+    response: Floats,
+    scale: float,
+    values: Floats,
+    transposed: bool,
+) -> Floats:
+    values = np.ascontiguousarray(values)
+    shape = (beside.shape[1] + 1, values.shape[1])
+    out = np.empty_like(values)
+    lattice_kernels.diffuse(vertex, weight, beside, values, transposed, np.empty(shape), np.empty(shape), out)
+    filtered: Floats = scale * (out - response * values)
+    return filtered
+
+
+def _check_compatibility(compatibility: Any) -> Floats:
+    table = real_numbers(compatibility, "compatibility")
+    if table.ndim != 2 or not np.all(np.isfinite(table)) or not np.array_equal(table, table.T):
+        raise PotentiaError("compatibility must be a symmetric table of finite numbers, (L, L).")
+    return table
+
+
+def check_dense(graph: Graph, name: str, term: DenseGaussian) -> None:
+    """Refuse a term that does not fit the graph."""
+    if name in graph.scopes:
+        raise PotentiaError(
+            f"theta[{name!r}] is a DenseGaussian, but {name!r} is a kind of the graph: give it another name."
+        )
+    n, states = graph.n_variables, graph.n_states
+    if len(term.features) != n:
+        raise PotentiaError(
+            f"theta[{name!r}] has features of {len(term.features)} variables, but the graph has {n}."
+        )
+    if np.any(states != states[0]):
+        raise PotentiaError(f"theta[{name!r}] is a DenseGaussian, which needs one number of states.")
+    if term.compatibility is not None and len(term.compatibility) != states[0]:
+        raise PotentiaError(
+            f"the compatibility of theta[{name!r}] has shape {term.compatibility.shape}; expected "
+            f"{(int(states[0]),) * 2}."
+        )

@@ -62,16 +62,17 @@ class Union:
         """
         if len(tables) != len(self.parts):
             raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs.")
-        for g, own in zip(self.parts, tables, strict=True):
-            unknown = [kind for kind in own if kind not in g.scopes] if isinstance(own, Mapping) else [own]
+        for g, theta in zip(self.parts, tables, strict=True):
+            unknown = (
+                [kind for kind in theta if kind not in g.scopes] if isinstance(theta, Mapping) else [theta]
+            )
             if unknown:
                 raise PotentiaError(
                     f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}."
                 )
         joined: dict[str, Any] = {}
         for kind in self.graph.kinds:
-            given = [t.get(kind) for t in tables]
-            weighted = join_weighted(given, np.diff(self.region_ptr[kind]).tolist())
+            weighted = join_weighted([t.get(kind) for t in tables], np.diff(self.region_ptr[kind]).tolist())
             if weighted is not None:
                 joined[kind] = weighted
                 continue
@@ -108,20 +109,20 @@ class Union:
         return [values[a:b] for a, b in zip(self.variable_ptr[:-1], self.variable_ptr[1:], strict=True)]
 
 
-def _region_tables(graph: Graph, kind: str, given: ArrayLike) -> ArrayLike:
+def _region_tables(graph: Graph, kind: str, value: ArrayLike) -> ArrayLike:
     """One table per region of a kind, from what users may pass."""
     n, one = len(graph.scopes[kind]), graph.shared_shape(kind)
-    if given is None:
+    if value is None:
         shapes = graph.table_shapes(kind)
         return np.zeros((n, *one)) if one is not None else [np.zeros(tuple(s)) for s in shapes]
-    if isinstance(given, WeightedTable):
-        own = check_weighted(graph, kind, given)
-        return own.of_pairs(n)[:, None, None] * own.unit
+    if isinstance(value, WeightedTable):
+        weighted = check_weighted(graph, kind, value)
+        return weighted.of_pairs(n)[:, None, None] * weighted.unit
     if one is None:
-        if len(given) != n:
-            raise PotentiaError(f"theta[{kind!r}] has {len(given)} tables for {n} regions.")
-        return given
-    table = real_numbers(given, f"theta[{kind!r}]")
+        if len(value) != n:
+            raise PotentiaError(f"theta[{kind!r}] has {len(value)} tables for {n} regions.")
+        return value
+    table = real_numbers(value, f"theta[{kind!r}]")
     if table.shape not in (one, (n, *one)):
         raise PotentiaError(
             f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,16 +17,18 @@ from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.elimination import send_down, send_labels
 from ..kernels.minibucket import send_nodes
-from .base import Inference, Result, TablesByKind, all_singles, marginals_by_kind, single_tables
+from .base import Inference, Result, TablesByKind, all_singles, marginals_by_kind
 from .clock import Clock
 from .conditioning import Cutset, choose_cutset, clamped
 from .decode import best_labelling
 from .elimination import EliminationPlan, Order, make_plan
 from .exact import Exact
-from .mean_field import MeanField
+from .mean_field import MeanField, product_tables
 from .messages import LoopyBP
 from .minibucket import Factors, MiniBuckets, Split, choose_split, factors_in_order
 from .order_search import Interactions, allowed_states, first_order, interactions, search_orders
+
+Tables = Floats | list[Floats]
 
 #: Seconds per table entry of elimination upwards, downwards, and of an iteration of mini-buckets, to plan with.
 _UP, _DOWN, _ITERATION = 2.5e-9, 6e-9, 1e-8
@@ -167,7 +170,7 @@ class _Task:
         self.allowed: Bools = allowed_states(scores)
         states = self.allowed.sum(axis=1)
         self.singles: Floats = self.allowed / states[:, None]
-        self.cliques: Mapping[str, Floats | list[Floats]] | None = None
+        self.cliques: Mapping[str, Tables] = {}
         self.value, self.found_by, self.marginals_by = math.nan, "none", "allowed states"
         self.exact = self.exact_marginals = False
         self.lower, self.upper = -math.inf, _trivial_bound(scores, states)
@@ -241,7 +244,7 @@ class _Task:
         store, peaks, spent = up
         constants = values[where[made.fixed_region] + made.fixed_entry]
         self._set_exact(math.fsum(peaks) + math.fsum(constants), "elimination")
-        bytes_down = 8.0 * (len(store) + 2 * made.found.largest)
+        bytes_down = 8.0 * (len(store) + 2 * made.cost.largest)
         if bytes_down < self.memory and self.clock.left > 3.0 * spent:
             self._take_marginals(*_send_down(self.scores, made, store, peaks))
         else:
@@ -280,7 +283,7 @@ class _Task:
             made = make_plan(
                 self.scores.regions, clamped(self.allowed, cutset.variables, joint), 2**62, order=cutset.order
             )
-            if 8.0 * (made.program.offset[-1] + 2 * made.found.largest) > self.memory:
+            if 8.0 * (made.program.offset[-1] + 2 * made.cost.largest) > self.memory:
                 return False
             up = _send_up(made, values, where, self.clock)
             if up is None:
@@ -305,7 +308,7 @@ class _Task:
 
     def _take_marginals(self, flat: Floats, start: Ints) -> None:
         self.singles = all_singles(self.scores, flat, start)
-        self.cliques = marginals_by_kind(self.scores, flat, start)
+        self.cliques = marginals_by_kind(self.scores, flat)
         self.exact_marginals, self.marginals_by = True, self.found_by
 
     # -- approximate ------------------------------------------------------------------------------------------
@@ -420,12 +423,10 @@ class _Task:
         value = self.value
         if math.isnan(value):
             value, self.found_by = certain[1], "maxima of the tables"
-        cliques: Mapping[str, Floats | list[Floats]] = _Marginals(
-            self.scores.graph, self.singles, self.cliques if self.cliques is not None else {}
-        )
+        tables = partial(_tables, self.scores.graph, self.singles, self.cliques)
         return AnytimeResult(
             graph=self.scores.graph,
-            marginals=cliques,
+            marginals=TablesByKind(self.scores.graph, tables),
             variable_marginals=self.singles,
             value=min(max(value, lower), upper) if lower <= upper else value,
             bound="exact" if self.exact else "estimate",
@@ -451,21 +452,11 @@ class _Task:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Marginals(TablesByKind):
-    """Marginals per kind: of single variables from `singles`, of cliques from another result, products without one."""
-
-    singles: Floats
-    cliques: Mapping[str, Floats | list[Floats]]
-
-    def make(self, kind: str) -> Floats | list[Floats]:
-        if self.graph.scopes[kind].shape[1] <= 1 or not len(self.graph.scopes[kind]):
-            return single_tables(self.graph, kind, self.singles)
-        if kind in self.cliques:
-            return self.cliques[kind]
-        from .base import ProductMarginals
-
-        return ProductMarginals(self.graph, self.singles, 1).make(kind)
+def _tables(graph: Graph, singles: Floats, cliques: Mapping[str, Tables], kind: str) -> Tables:
+    """Marginals of a kind: of variables from `singles`, of cliques as given, else products of the variables'."""
+    if kind in cliques and graph.scopes[kind].shape[1] > 1:
+        return cliques[kind]
+    return product_tables(graph, singles, 1, kind)
 
 
 def _send_up(
@@ -494,7 +485,7 @@ def _send_up(
 
 def _send_down(scores: Scores, made: EliminationPlan, store: Floats, peaks: Floats) -> tuple[Floats, Ints]:
     """Marginals of all regions, flat, and where each begins; the store is overwritten."""
-    send_down(made.program, store, peaks, np.empty(2 * int(made.found.largest)))
+    send_down(made.program, store, peaks, np.empty(2 * int(made.cost.largest)))
     start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
     flat = np.zeros(start[-1])
     flat[made.entries(start[:-1])] = store[: len(made.entry)]

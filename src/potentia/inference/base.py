@@ -1,4 +1,4 @@
-"""What every inference method shares: the `infer` call and the result record."""
+"""The interface of inference methods: the `infer` call and the result record."""
 
 from __future__ import annotations
 
@@ -10,25 +10,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from ..base.html import facts_table
-from ..base.memory import borrow, enough_memory
 from ..base.saving import Registered
-from ..base.threads import map_ranges
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError
-from ..graph.cotangents import Tables, add_cliques, add_singles, clique_kinds, flat_marginals, zero_tables
-from ..graph.labels import check_labels
-from ..graph.scores import Scores, score_labels
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory
+from ..graph.cotangents import Tables, add_cliques, add_singles, flat_marginals, zero_tables
+from ..graph.scores import Scores, check_labels, score_labels
 from ..graph.structure import Graph
-from ..kernels.mean_field import product_marginals
-from ..kernels.pairs import PairScores, read_pairs
 
 if TYPE_CHECKING:
-    from .engine import Engine, Outcome, Readout, Tape
-    from .entropy import Entropy
+    from .engine import Engine, Entropy, Outcome, Readout
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What inference found.
+    """Marginals and value of an inference method on one graph.
 
     Attributes:
         graph: the graph inferred on.
@@ -72,6 +66,15 @@ class Result:
             value=read.value, messages=read.messages, **outcome._asdict() | facts,
         )  # fmt: skip
 
+    @classmethod
+    def of_regions(cls, scores: Scores, flat: Floats, **facts: Any) -> Result:
+        """The result of marginals of all regions, one after another in the `Regions` numbering."""
+        singles = all_singles(scores, flat, np.cumsum(scores.regions.size) - scores.regions.size)
+        marginals = marginals_by_kind(scores, flat)
+        return cls(
+            graph=scores.graph, scores=scores, marginals=marginals, variable_marginals=singles, **facts
+        )
+
     @property
     def log_partition(self) -> float:
         """`value` if its target is log Z; an error otherwise."""
@@ -92,8 +95,8 @@ class Result:
                 self.memo["upper_bound"] = self.upper_of(self)
             else:
                 raise PotentiaError("this method gives no upper bound on log Z; use TRW.")
-        found: float = self.memo["upper_bound"]
-        return found
+        bound: float = self.memo["upper_bound"]
+        return bound
 
     def mpm(self) -> Ints:
         """The most likely state of every variable by its own marginal (maximum posterior marginal)."""
@@ -196,7 +199,7 @@ class Inference(Registered, ABC):
     smooth: ClassVar[bool] = True
 
     def on_one_thread(self) -> Self:
-        """The same method where its caller shares examples out over threads."""
+        """This method for a caller that shares examples out over threads."""
         return self
 
     def infer(
@@ -226,15 +229,12 @@ class Inference(Registered, ABC):
         """Inference on validated scores."""
 
     def engine(self, scores: Scores, start: Result | None = None) -> Engine | None:
-        """What `solve` iterates, for gradients through iterations; None if the method has none."""
+        """The messages that `solve` iterates, for gradients through iterations; None if the method has none."""
         return None
 
-    def solve(self, engine: Any, tape: Tape | None = None, cliques: bool = True) -> Result:
-        """Iterate an engine of `engine` and read out; `cliques` as in `Engine.read`.
-
-        tape: records what gradients through the iterations need.
-        """
-        raise NotImplementedError
+    #: solve(engine, tape=None, cliques=True): iterate an engine of `engine` and read out, `cliques` as in
+    #: `Engine.read`; the `tape` records what gradients through the iterations need. Only of methods with an engine.
+    solve: Callable[..., Result]
 
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling found, (n_variables,), without marginals."""
@@ -259,20 +259,17 @@ class Inference(Registered, ABC):
 def add_marginals(scores: Scores, result: Result, weight: float, tables: Tables) -> None:
     """Add a weight times a result's marginals to tables in the layout of `scores`, which may share tables."""
     add_singles(scores, weight * result.variable_marginals, tables)
-    for kind in clique_kinds(scores):
+    for kind in scores.graph.clique_kinds:
         add_cliques(scores, kind, weight * flat_marginals(result.marginals[kind]), tables)
 
 
 @dataclass(frozen=True, eq=False)
 class TablesByKind(Mapping[str, Floats | list[Floats]]):
-    """Tables of a graph's regions per kind, each computed on first access."""
+    """Tables of a graph's regions per kind, each made by `make(kind)` on first access."""
 
     graph: Graph
+    make: Callable[[str], Floats | list[Floats]] = field(repr=False)
     _made: dict[str, Floats | list[Floats]] = field(default_factory=dict, init=False, repr=False)
-
-    @abstractmethod
-    def make(self, kind: str) -> Floats | list[Floats]:
-        """The tables of a kind."""
 
     def __getitem__(self, kind: str) -> Floats | list[Floats]:
         if kind not in self._made:
@@ -286,62 +283,6 @@ class TablesByKind(Mapping[str, Floats | list[Floats]]):
         return len(self.graph.kinds)
 
 
-@dataclass(frozen=True, eq=False)
-class PairMarginals(TablesByKind):
-    """Marginals per kind of a graph of variables and pairs.
-
-    Those of pairs are softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest with `maximum`;
-    they take L^2 exponentials per pair and as much memory as tables of all pairs. `scores` makes the tables.
-    """
-
-    singles: Floats
-    scores: Callable[[], PairScores]
-    messages: Floats
-    maximum: bool
-    threads: int
-
-    def make(self, kind: str) -> Floats | list[Floats]:
-        """Computed from messages of pairs, or read off the variables' marginals."""
-        if self.graph.scopes[kind].shape[1] != 2:
-            return single_tables(self.graph, kind, self.singles)
-        pairs = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
-        first = sum(len(self.graph.scopes[k]) for k in pairs[: pairs.index(kind)])
-        last = first + len(self.graph.scopes[kind])
-        scores = self.scores()
-        size = scores.shapes[first:last].prod(axis=1)
-        start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-        flat = borrow((int(start[-1]),))
-        map_ranges(
-            lambda a, b: read_pairs(
-                a, b, scores, self.maximum, self.messages, start[a - first : b - first], flat
-            ),
-            first, last, self.threads,
-        )  # fmt: skip
-        return self.graph.shape_tables(kind, flat)
-
-
-@dataclass(frozen=True, eq=False)
-class ProductMarginals(TablesByKind):
-    """Marginals per kind of a product distribution q (n, states)."""
-
-    q: Floats
-    threads: int
-
-    def make(self, kind: str) -> Floats | list[Floats]:
-        """Products of q for regions of several variables."""
-        if self.graph.scopes[kind].shape[1] <= 1 or not len(self.graph.scopes[kind]):
-            return single_tables(self.graph, kind, self.q)
-        regions, number = self.graph.regions, self.graph.kinds.index(kind)
-        first, last = (int(r) for r in regions.kind_ptr[number : number + 2])
-        size = regions.size[first:last]
-        start, flat = np.cumsum(size) - size, borrow((int(size.sum()),))
-        map_ranges(
-            lambda a, b: product_marginals(regions, self.q, a, b, start[a - first : b - first], flat),
-            first, last, self.threads,
-        )  # fmt: skip
-        return self.graph.shape_tables(kind, flat)
-
-
 def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Floats]:
     """Marginals of a single-variable (or empty) kind from those of all variables, (n, states)."""
     scope = graph.scopes[kind]
@@ -353,19 +294,20 @@ def single_tables(graph: Graph, kind: str, singles: Floats) -> Floats | list[Flo
     return [singles[i, : graph.n_states[i]] for i in scope[:, 0]]
 
 
-def marginals_by_kind(scores: Scores, flat: Floats, start: Ints) -> dict[str, Floats | list[Floats]]:
-    """Marginals per kind; region r of the `Regions` numbering stands at flat[start[r] : start[r + 1]]."""
-    ptr = scores.regions.kind_ptr
-    return {
-        kind: scores.graph.shape_tables(kind, flat[start[ptr[k]] : start[ptr[k + 1]]].copy())
-        for k, kind in enumerate(scores.graph.kinds)
-    }
-
-
 def all_singles(scores: Scores, flat: Floats, start: Ints) -> Floats:
-    """Marginals of all variables, (n, states), zero beyond a variable's states."""
+    """Marginals of all variables, (n, states), zero beyond a variable's states; of region r from flat[start[r]] on."""
     singles = np.zeros_like(scores.singles)
     mask = np.arange(singles.shape[1]) < scores.graph.n_states[:, None]
     column = np.broadcast_to(np.arange(singles.shape[1]), mask.shape)[mask]
     singles[mask] = flat[np.repeat(start[scores.regions.single], scores.graph.n_states) + column]
     return singles
+
+
+def marginals_by_kind(scores: Scores, flat: Floats) -> dict[str, Floats | list[Floats]]:
+    """Marginals per kind from those of all regions, one after another in the `Regions` numbering."""
+    graph, start = scores.graph, np.concatenate([[0], np.cumsum(scores.regions.size)])
+    rows = {kind: graph.region_slice(kind) for kind in graph.kinds}
+    return {
+        kind: graph.shape_tables(kind, flat[start[r.start] : start[r.stop]].copy())
+        for kind, r in rows.items()
+    }

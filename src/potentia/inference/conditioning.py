@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import Bools, Ints
-from .elimination import Order, cliques
+from ..kernels.ordering import order_cliques
+from .elimination import Order
 from .order_search import Interactions, first_order, search_orders, without
 
 #: Joint states of the cutset at most.
@@ -64,7 +65,7 @@ def choose_cutset(
 
 def _heaviest(joined: Interactions, order: Order) -> int:
     """The variable whose cliques have most table entries."""
-    clique_ptr, clique = cliques(order, joined.ptr, joined.neighbour)
+    clique_ptr, clique = order_cliques(joined.ptr, joined.neighbour, order.order, order.members)
     card = joined.card[order.order].astype(np.float64)
     size = np.multiply.reduceat(card[clique], clique_ptr[:-1])
     mass = np.bincount(clique, np.repeat(size, np.diff(clique_ptr)), len(card))

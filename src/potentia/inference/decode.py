@@ -125,9 +125,8 @@ class _Climb:
         self.bonds = scores.graph.bonds
         self.pairs = pairs
         self.allowed = scores.singles > -np.inf
-        kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] > 1 and len(scope)]
         self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
-        if any(scores.bounds(kind) is None for kind in kinds):
+        if any(scores.bounds(kind) is None for kind in scores.graph.clique_kinds):
             find_hard(*self.flat, self.hard)
         self.round = rounding.round_pairs if scores.graph.max_order <= 2 else rounding.round_in_order
         self.rounding_room = rounding.scratch(self.allowed.shape[1])
@@ -188,11 +187,11 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            found = support.find_labelling(
+            outcome = support.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if found != support.STOPPED:
-                self.impossible = found == support.IMPOSSIBLE
+            if outcome != support.STOPPED:
+                self.impossible = outcome == support.IMPOSSIBLE
                 return not self.impossible
         return False
 

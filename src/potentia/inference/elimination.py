@@ -12,10 +12,11 @@ from ..base.types import Bools, Floats, InfeasibleError, Ints, WidthError
 from ..graph.layout import walk
 from ..graph.regions import Regions
 from ..graph.scores import Scores
+from ..graph.structure import Graph, per_graph
 from ..kernels.elimination import send_down, send_labels, send_up
 from ..kernels.ordering import greedy_order, order_cliques
 from ..kernels.support import kept_entries, prune_states
-from .base import Result, all_singles, marginals_by_kind
+from .base import Result
 
 # Tables beyond this size are hopeless: the search stops there and the width is only bounded from below.
 _CUTOFF = 2.0**62
@@ -131,32 +132,26 @@ def follow_order(
     return _greedy(ptr, neighbour, card.astype(np.float64), np.zeros(len(card)), position, True, cutoff)
 
 
-def _cost(found: Order) -> tuple[float, float]:
-    return found.largest, found.total
+def _cost(order: Order) -> tuple[float, float]:
+    return order.largest, order.total
 
 
-def refuse_wide(found: Order, max_table: int) -> None:
+def refuse_wide(order: Order, max_table: int) -> None:
     """Raise `WidthError` where the largest table, or what all messages together hold, is beyond the limit."""
-    if found.largest > max_table:
-        beyond = found.largest > _CUTOFF
-        entries = "more than 2^62" if beyond else str(int(found.largest))
+    if order.largest > max_table:
+        beyond = order.largest > _CUTOFF
+        entries = "more than 2^62" if beyond else str(int(order.largest))
         raise WidthError(
             f"exact inference needs a table of {entries} entries (induced width {'at least ' * beyond}"
-            f"{found.width}), more than max_table = {max_table}."
+            f"{order.width}), more than max_table = {max_table}."
         )
     # half of all table entries bounds the messages, which are kept until the end: 8 GB at the default limit
-    messages = int(found.total / 2)
+    messages = int(order.total / 2)
     if messages > _MESSAGES * max_table:
         raise WidthError(
-            f"exact inference (induced width {found.width}) needs {messages} message entries in all, "
+            f"exact inference (induced width {order.width}) needs {messages} message entries in all, "
             f"more than {_MESSAGES} * max_table = {_MESSAGES * max_table}."
         )
-
-
-def cliques(found: Order, ptr: Ints, neighbour: Ints) -> tuple[Ints, Ints]:
-    """CSR of the clique of each variable when it is eliminated, everything named by position in the order."""
-    clique_ptr, clique = order_cliques(ptr, neighbour, found.order, found.members)
-    return clique_ptr, clique
 
 
 #: Entries of the largest table allowed by default (half a gigabyte).
@@ -180,12 +175,12 @@ class Program(NamedTuple):
 
 
 class EliminationPlan(NamedTuple):
-    """How to eliminate one graph under one set of hard constraints.
+    """An elimination order and the program of its tables, for one graph and set of hard constraints.
 
     Attributes:
         order: variables with more than one kept state, first eliminated first.
         kept: states of each variable that are not forbidden come first; (n_variables, max states).
-        found: the order's cost: `largest` and `total` table entries, induced `width`.
+        cost: of the order: `largest` and `total` table entries, induced `width`.
         program: what the kernels run.
         region: the region behind each factor of the program.
         entry: for every entry of the factors, one after another, its index in the region's full table.
@@ -194,7 +189,7 @@ class EliminationPlan(NamedTuple):
 
     order: Ints
     kept: Ints
-    found: Order
+    cost: Order
     program: Program
     region: Ints
     entry: Ints
@@ -220,7 +215,7 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> EliminationPlan:
         raise InfeasibleError(
             f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}."
         )
-    known: dict[bytes, EliminationPlan] = scores.graph.cached("elimination", dict)
+    known = _known_plans(scores.graph)
     key = np.packbits(allowed).tobytes()
     made = known.get(key)
     if made is None:
@@ -228,8 +223,14 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> EliminationPlan:
         while len(known) >= _REMEMBERED:
             known.pop(next(iter(known)), None)
         known[key] = made
-    refuse_wide(made.found, max_table)
+    refuse_wide(made.cost, max_table)
     return made
+
+
+@per_graph
+def _known_plans(graph: Graph) -> dict[bytes, EliminationPlan]:
+    """Latest plans by the states that are allowed."""
+    return {}
 
 
 def make_plan(
@@ -237,8 +238,8 @@ def make_plan(
 ) -> EliminationPlan:
     """The plan for regions with these states allowed, (n_variables, max states), at least one per variable.
 
-    With `quick` the first order found serves, and one beyond `max_table` is given up at once. order: of the variables
-    with several states, instead of one that is searched for.
+    With `quick` the first order serves, and one beyond `max_table` is given up at once. order: of the variables with
+    several states, instead of one that is searched for.
     """
     n_kept = allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
@@ -254,19 +255,20 @@ def make_plan(
     ptr, neighbour = adjacency(len(free), scope_ptr, np.searchsorted(free, regions.scope[loose]))
     card = n_kept[free]
     if order is not None:
-        found = follow_order(card, ptr, neighbour, np.searchsorted(free, order))
+        cost = follow_order(card, ptr, neighbour, np.searchsorted(free, order))
     else:
-        found = quick_order(card, ptr, neighbour, max_table) if quick else find_order(card, ptr, neighbour)
-    refuse_wide(found, max_table)
-    order = free[found.order]
+        cost = quick_order(card, ptr, neighbour, max_table) if quick else find_order(card, ptr, neighbour)
+        refuse_wide(cost, max_table)
+    order = free[cost.order]
     position = np.full(len(n_kept), -1)
     position[order] = np.arange(len(order))
     axes = region_of[loose], position[regions.scope[loose]], regions.stride[loose]
     region, factor_ptr, scope, stride = _factors(*axes)
-    program = _program(n_kept[order], *cliques(found, ptr, neighbour), factor_ptr, scope)
+    clique_ptr, clique = order_cliques(ptr, neighbour, cost.order, cost.members)
+    program = _program(n_kept[order], clique_ptr, clique, factor_ptr, scope)
     entries = kept_entries(program, len(region), stride, entry[region], kept[order])
     fixed = np.flatnonzero(n_loose == 0)
-    return EliminationPlan(order, kept, found, program, region, entries, fixed, entry[fixed])
+    return EliminationPlan(order, kept, cost, program, region, entries, fixed, entry[fixed])
 
 
 def _factors(region: Ints, position: Ints, stride: Ints) -> tuple[Ints, Ints, Ints, Ints]:
@@ -287,8 +289,8 @@ def _program(card: Ints, clique_ptr: Ints, clique: Ints, factor_ptr: Ints, facto
     """Number factors, then messages, as tables of one store, and list what each bucket adds up."""
     n, n_factors = len(card), len(factor_ptr) - 1
     length = np.diff(clique_ptr)
-    own = np.zeros(len(clique), dtype=bool)
-    own[clique_ptr[:-1]] = True
+    eliminated = np.zeros(len(clique), dtype=bool)
+    eliminated[clique_ptr[:-1]] = True
     scope_ptr = np.concatenate([factor_ptr, factor_ptr[-1] + np.cumsum(length - 1)])
     inner = np.flatnonzero(length > 1)
     bucket = np.concatenate([factor_scope[factor_ptr[:-1]], clique[clique_ptr[inner] + 1]])
@@ -299,7 +301,7 @@ def _program(card: Ints, clique_ptr: Ints, clique: Ints, factor_ptr: Ints, facto
         [_products(card[factor_scope], factor_ptr), _products(card[clique], clique_ptr) // card]
     )
     offset = np.concatenate([[0], np.cumsum(size)])
-    scope = np.concatenate([factor_scope, clique[~own]])
+    scope = np.concatenate([factor_scope, clique[~eliminated]])
     parts = (card, clique_ptr, clique, source_ptr, source[by], offset, scope_ptr, scope)
     return Program(*(np.ascontiguousarray(part, dtype=np.int64) for part in parts))
 
@@ -309,24 +311,15 @@ def _products(values: Ints, ptr: Ints) -> Ints:
     return np.multiply.reduceat(values, ptr[:-1]) if len(ptr) > 1 else np.zeros(0, dtype=np.int64)
 
 
-class _Upward(NamedTuple):
-    """What the upward pass leaves: the plan, its store of tables and messages, the peaks and the value."""
-
-    plan: EliminationPlan
-    store: Floats
-    peaks: Floats
-    value: float
-
-
 def log_partition(scores: Scores, max_table: int = MAX_TABLE) -> float:
     """log Z = log sum_y exp F(y); time is linear in all tables' entries, memory in the messages'."""
-    return _upward(scores, max_table, maximise=False).value
+    return _upward(scores, max_table, maximise=False)[3]
 
 
 def best_labelling(scores: Scores, max_table: int = MAX_TABLE) -> Ints:
     """argmax_y F(y), (n_variables,): the upward pass with max, then states back from the last variable."""
-    up = _upward(scores, max_table, maximise=True)
-    return _labels(up.plan, up.store, np.zeros((1, 0)))[0]
+    made, store, _, _ = _upward(scores, max_table, maximise=True)
+    return _labels(made, store, np.zeros((1, 0)))[0]
 
 
 def best_states(made: EliminationPlan, values: Floats, where: Ints) -> Ints:
@@ -337,8 +330,8 @@ def best_states(made: EliminationPlan, values: Floats, where: Ints) -> Ints:
 
 def sample(scores: Scores, n: int, rng: np.random.Generator, max_table: int = MAX_TABLE) -> Ints:
     """n independent samples of p(y) = exp F(y) / Z, (n, n_variables): one upward pass, then n times back."""
-    up = _upward(scores, max_table, maximise=False)
-    return _labels(up.plan, up.store, rng.random((n, len(up.plan.order))))
+    made, store, _, _ = _upward(scores, max_table, maximise=False)
+    return _labels(made, store, rng.random((n, len(made.order))))
 
 
 def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats, Ints]:
@@ -347,15 +340,15 @@ def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats
     Returns log Z, all marginals in one flat array (each region its own C-ordered table, numbered as in
     `Regions`), and the start of each region's table, (n_regions + 1,). About three times `log_partition`.
     """
-    up = _upward(scores, max_table, maximise=False)
-    scratch = np.empty(2 * int(up.plan.found.largest))
-    if len(up.plan.order):
-        send_down(up.plan.program, up.store, up.peaks, scratch)
+    made, store, peaks, value = _upward(scores, max_table, maximise=False)
+    scratch = np.empty(2 * int(made.cost.largest))
+    if len(made.order):
+        send_down(made.program, store, peaks, scratch)
     start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
     flat = np.zeros(start[-1])
-    flat[up.plan.entries(start[:-1])] = up.store[: len(up.plan.entry)]
-    flat[start[up.plan.fixed_region] + up.plan.fixed_entry] = 1.0
-    return up.value, flat, start
+    flat[made.entries(start[:-1])] = store[: len(made.entry)]
+    flat[start[made.fixed_region] + made.fixed_entry] = 1.0
+    return value, flat, start
 
 
 def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
@@ -363,35 +356,26 @@ def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
 
     Raises `WidthError` before allocating where a table would have more than `max_table` entries.
     """
-    value, flat, start = marginals(scores, max_table)
-    return Result(
-        graph=scores.graph,
-        marginals=marginals_by_kind(scores, flat, start),
-        variable_marginals=all_singles(scores, flat, start),
-        value=value,
-        bound="exact",
-        target="log_partition",
-        iterations=0,
-        residual=0.0,
-        converged=True,
-        scores=scores,
+    value, flat, _ = marginals(scores, max_table)
+    return Result.of_regions(
+        scores, flat, value=value, bound="exact", target="log_partition", iterations=0, residual=0.0, converged=True,
         best=partial(_best_of, max_table=max_table),
-    )
+    )  # fmt: skip
 
 
 def _best_of(result: Result, max_table: int) -> Ints:
     return best_labelling(result.scores, max_table)
 
 
-def _upward(scores: Scores, max_table: int, maximise: bool) -> _Upward:
-    """Messages from the first variable to the last and the value: log Z, or the best score."""
+def _upward(scores: Scores, max_table: int, maximise: bool) -> tuple[EliminationPlan, Floats, Floats, float]:
+    """The upward pass: the plan, its store of tables and messages, the peaks, and the value (log Z or best score)."""
     made = plan(scores, max_table)
     values, where = scores.flat()
     store, peaks = _filled(made, values, where, maximise)
     constants = values[where[made.fixed_region] + made.fixed_entry]
     if np.any(peaks == -np.inf):
         raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
-    return _Upward(made, store, peaks, math.fsum(peaks) + math.fsum(constants))
+    return made, store, peaks, math.fsum(peaks) + math.fsum(constants)
 
 
 def _filled(made: EliminationPlan, values: Floats, where: Ints, maximise: bool) -> tuple[Floats, Floats]:
@@ -405,9 +389,9 @@ def _filled(made: EliminationPlan, values: Floats, where: Ints, maximise: bool) 
 
 def _labels(made: EliminationPlan, store: Floats, uniforms: Floats) -> Ints:
     """Labels of all variables from the last eliminated to the first, best or drawn, (n, n_variables)."""
-    found = np.zeros((len(uniforms), len(made.order)), dtype=np.int64)
+    positions = np.zeros((len(uniforms), len(made.order)), dtype=np.int64)
     if len(made.order):
-        send_labels(made.program, store, uniforms, found)
+        send_labels(made.program, store, uniforms, positions)
     labels = np.tile(made.kept[:, 0], (len(uniforms), 1))
-    labels[:, made.order] = made.kept[made.order, found]
+    labels[:, made.order] = made.kept[made.order, positions]
     return labels

@@ -1,12 +1,13 @@
-"""The loop of message passing and mean field: what an engine does, in which order, until when, and what it records."""
+"""Entropies, the engines that maximise them, and the loop over their iterations with its tape for gradients."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,10 +15,13 @@ from ..base.memory import borrow
 from ..base.threads import cut_ranges, map_items, pooled, run_team, teams_pay
 from ..base.types import Floats, Ints, PotentiaError, shown
 from ..graph.scores import Scores
+from ..graph.structure import Graph, per_graph
 from ..kernels.machine.team import BARRIER, SOLO, TEAMS, Team, gather, release
-from .entropy import Entropy
 
 T = TypeVar("T")
+
+#: Counting numbers closer to zero than this are rounding of sums such as 1 - 2 * 0.5.
+_ZERO = 1e-12
 
 SCHEDULES = ("coloured", "sequential", "random", "residual")
 
@@ -32,6 +36,102 @@ _STEADY, _CAUTION, _LOOKED = 0.97, 0.7, 3
 _ROUNDING = 2.0**-50
 
 
+@dataclass(frozen=True, eq=False)
+class Entropy:
+    """Counting numbers of all regions of a graph and the links between them, for the objective
+
+    A(theta) = max over the local polytope of  theta . mu + sum_alpha c_alpha H(mu_alpha)   (docs/concepts.md).
+
+    Attributes:
+        counting: c_alpha per region in the `Regions` numbering.
+        links: rule of `Graph.links`: "containment", "star" or "maximal".
+        target: what the value speaks of, "log_partition" or "max_score".
+        bound: what the value is at a fixed point.
+        always: whether `bound` holds at any messages, not only at a fixed point.
+        maximum: replace c log sum exp(b / c) by max b (epsilon = 0); `counting` then only weighs the updates.
+    """
+
+    counting: Floats
+    links: str
+    target: str
+    bound: str
+    always: bool = False
+    maximum: bool = False
+    _memo: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """Derive arrays from the counting numbers once per key; an entropy belongs to one graph."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        value: T = self._memo[key]
+        return value
+
+
+def star_entropy(graph: Graph, weights: Floats, valid: bool) -> Entropy:
+    """c = weights on cliques, 1 minus their sum on variables [MBL-tpami Eq. 16]: TRW, and Bethe if all are 1.
+
+    valid: whether the weights are an average of forests, so that the value bounds log Z from above.
+    """
+    regions = graph.regions
+    counting = np.zeros(len(regions.size))
+    counting[graph.cliques] = weights
+    sums = np.add.reduceat(np.append(counting[regions.member], 0.0), regions.member_ptr[:-1])
+    single = 1.0 - sums  # singles still count zero, so they add nothing to their own sums
+    counting[regions.single] = np.where(np.abs(single) < _ZERO, 0.0, single)
+    exact = graph.is_acyclic and bool(np.all(weights == 1.0))
+    return Entropy(counting, "star", "log_partition", "exact" if exact else "upper" if valid else "estimate")
+
+
+@per_graph
+def bethe(graph: Graph) -> Entropy:
+    """Loopy BP: c = 1 on cliques, 1 - (number of cliques) on variables; exact on forests."""
+    return star_entropy(graph, np.ones(len(graph.cliques)), valid=False)
+
+
+def kikuchi(graph: Graph) -> Entropy:
+    """Kikuchi: c = 1 - sum of c over strict super-regions, maximal regions linked to all their sub-regions."""
+    if graph.max_order <= 2:
+        return bethe(graph)
+    regions, links = graph.regions, graph.links("containment")
+    counting = np.ones(len(regions.size))
+    order = regions.order
+    for size in np.unique(order)[::-1]:
+        here = order[links.child] == size
+        taken = np.bincount(links.child[here], counting[links.parent[here]], minlength=len(counting))
+        counting[order == size] -= taken[order == size]
+    return Entropy(counting, "maximal", "log_partition", "estimate")
+
+
+def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) -> Floats:
+    """C = c + sum of the parents' c for every region; refuses numbers the star update cannot use."""
+    bad = np.flatnonzero(counting[parent] <= 0)
+    if bad.size:
+        region = parent[bad[0]]
+        raise PotentiaError(
+            f"the counting number of the region on variables {_scope(graph, region)} is {counting[region]:g}, "
+            "but message passing needs every parent's to be positive."
+        )
+    total = counting + np.bincount(child, counting[parent], minlength=len(counting))
+    linked = np.zeros(len(counting), dtype=bool)
+    linked[parent] = linked[child] = True
+    # a region on its own needs c > 0 just the same: its marginal is softmax(theta / c)
+    low = np.flatnonzero(
+        (total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (graph.regions.order == 1))
+    )
+    if low.size:
+        raise PotentiaError(
+            f"the counting numbers of the region on variables {_scope(graph, low[0])} and its parents sum to "
+            f"{total[low[0]]:g}, but message passing needs a positive sum."
+        )
+    return total
+
+
+def _scope(graph: Graph, region: int) -> list[int]:
+    r = graph.regions
+    scope: list[int] = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
+    return scope
+
+
 class Readout(NamedTuple):
     """Marginals per kind, of every variable, the value, and the messages in users' order."""
 
@@ -42,7 +142,7 @@ class Readout(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a run ended."""
+    """Iterations run, largest change of a marginal in the last one, and whether messages converged or oscillated."""
 
     iterations: int
     residual: float
@@ -61,8 +161,9 @@ def layout_order(schedule: str) -> str:
     return {"sequential": "sequence", "tree": "tree"}.get(schedule, "colours")
 
 
+@dataclass(eq=False, repr=False)
 class Engine(ABC):
-    """What iterations change, for one graph, entropy and schedule: messages, or the marginals of mean field.
+    """Messages (or the marginals of mean field) on one graph, for one entropy and schedule, and their updates.
 
     Units (blocks of variables, or regions) come in groups; the units of one group are independent of each other.
     Schedules are those of `MessagePassingMethod`, and "tree": from the leaves to the roots, then back.
@@ -70,17 +171,29 @@ class Engine(ABC):
 
     scores: Scores
     entropy: Entropy
-    schedule: str
-    seed: int
-    threads: int
-    #: Group k holds the units group_ptr[k] .. group_ptr[k + 1], and this many threads are worth using for one group.
-    group_ptr: Ints
-    group_threads: int = 1
-    #: Most iterations that one call of `sweep` should make; more than one for the coloured schedule only.
-    bulk: int = 1
+    schedule: str = "coloured"
+    #: Weight of old messages.
     damping: float = 0.0
+    threads: int = 1
+    #: Of the random schedule.
+    seed: int = 0
+
+    #: Group k holds the units group_ptr[k] .. group_ptr[k + 1], and this many threads are worth using for one group.
+    group_ptr: Ints = field(init=False)
+    group_threads: int = field(default=1, init=False)
+    #: Most iterations that one call of `sweep` should make; more than one for the coloured schedule only.
+    bulk: int = field(default=1, init=False)
     #: Whether the first messages are a function of the scores, which a gradient through all iterations must follow.
-    from_scores: bool = False
+    from_scores: bool = field(default=False, init=False)
+
+    @abstractmethod
+    def __post_init__(self) -> None:
+        """Bring scores into the layout of the kernels, with messages at zero."""
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the scores."""
+        return self.scores.graph
 
     def team(self, many: int) -> int:
         """Number of threads worth using for `many` iterations in one call, inside which they wait for each other."""
@@ -95,9 +208,9 @@ class Engine(ABC):
         Without `write` marginals are refreshed and messages stay.
         """
 
-    def residual_sweep(self, priority: Floats) -> float:
-        """As many updates as there are units, the largest pending change first; the largest that is pending then."""
-        raise NotImplementedError
+    #: residual_sweep(priority): as many updates as there are units, the largest pending change of `priority` (units,)
+    #: first; the largest that is pending then. Only of engines that take the residual schedule.
+    residual_sweep: ClassVar[Callable[[Any, Floats], float]]
 
     def damp(self, damping: float) -> None:
         """Give old messages this weight from now on."""
@@ -115,16 +228,12 @@ class Engine(ABC):
     def set_messages(self, messages: Any) -> None:
         """Start from what `messages` gave."""
 
-    def start_uniform(self) -> None:
-        """Messages before any region has been heard, lam = (c / C) theta [MBL-tpami Algorithm 3, uniform messages]."""
-        raise NotImplementedError
-
     # What gradients need: states to go back to, and a tape of what each iteration read.
 
     @property
     @abstractmethod
     def state(self) -> Floats:
-        """What iterations change, in the engine's layout."""
+        """The messages (or marginals) that iterations change, in the engine's layout."""
 
     @property
     def saved_shape(self) -> tuple[int, ...]:
@@ -154,7 +263,7 @@ class Engine(ABC):
 
 
 class Tape:
-    """What iterations leave for their reverse: slot 0 is of the read-out, slot 1 + k of iteration k.
+    """Messages that iterations read, for their reverse: slot 0 is of the read-out, slot 1 + k of iteration k.
 
     memory: bytes that all slots may take. If they need more, only states before every sqrt(N)-th iteration are kept,
     and `fill` runs a segment again: a second forward pass for 2 sqrt(N) instead of N slots. None records the read-out

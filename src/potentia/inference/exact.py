@@ -15,8 +15,7 @@ from ..graph.structure import Graph
 from ..kernels.forest import descend
 from . import elimination
 from .base import Expectations, Inference, Result
-from .engine import Tape, drive
-from .entropy import Entropy, bethe
+from .engine import Entropy, Tape, bethe, drive
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
 
@@ -72,9 +71,9 @@ class Exact(Inference):
     def expectations(self, scores: Scores, start: Result | None = None) -> Expectations:
         """log Z and its gradient; on forests, two passes compute nothing else."""
         if _by_tree(scores.graph):
-            found = log_partition(scores)
-            if found is not None:
-                return Expectations(*found, "exact", "log_partition")
+            value_and_tables = log_partition(scores)
+            if value_and_tables is not None:
+                return Expectations(*value_and_tables, "exact", "log_partition")
         return super().expectations(scores)
 
     def sample(
@@ -110,10 +109,10 @@ class Exact(Inference):
         check_count("k", k, 1)
         if not graph.is_forest:
             raise PotentiaError("k_best needs a graph of variables and pairs without loops.")
-        found = Ranking(*k_best(Scores(graph, theta, observed), k))
-        if not len(found.scores):
+        ranking = Ranking(*k_best(Scores(graph, theta, observed), k))
+        if not len(ranking.scores):
             raise InfeasibleError(_NONE)
-        return found
+        return ranking
 
 
 class Ranking(NamedTuple):

@@ -10,7 +10,7 @@ from ..base.memory import borrow, borrow_zeros
 from ..base.types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles, split_pairs
 from ..graph.scores import Scores, pair_tables
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..kernels import forest as kernels
 
 #: Largest log-range of a variable's sums that cannot underflow.
@@ -28,22 +28,19 @@ class _Plan(NamedTuple):
     size: int
 
 
+@per_graph
 def parent_pairs(graph: Graph) -> _Plan:
     """Roots-first order, parents, and the pair between each variable and its parent with the variable's end of it."""
-
-    def build() -> _Plan:
-        order, parent = graph.tree_order
-        pairs = graph.pairs
-        pair, side = np.full(graph.n_variables, -1), np.zeros(graph.n_variables, dtype=np.int64)
-        for end in (0, 1):
-            child = pairs[:, end]
-            below = parent[child] == pairs[:, 1 - end]
-            pair[child[below]] = np.flatnonzero(below)
-            side[child[below]] = end
-        size = np.where(parent >= 0, graph.n_states * graph.n_states[parent], 0)
-        return _Plan(order, parent, pair, side, np.cumsum(size) - size, int(size.sum()))
-
-    return graph.cached("parent_pairs", build)
+    order, parent = graph.tree_order
+    pairs = graph.pairs
+    pair, side = np.full(graph.n_variables, -1), np.zeros(graph.n_variables, dtype=np.int64)
+    for end in (0, 1):
+        child = pairs[:, end]
+        below = parent[child] == pairs[:, 1 - end]
+        pair[child[below]] = np.flatnonzero(below)
+        side[child[below]] = end
+    size = np.where(parent >= 0, graph.n_states * graph.n_states[parent], 0)
+    return _Plan(order, parent, pair, side, np.cumsum(size) - size, int(size.sum()))
 
 
 def log_partition(scores: Scores) -> tuple[float, Tables] | None:

@@ -13,9 +13,9 @@ from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels import sampling as kernels
-from .base import Inference, Result, all_singles, marginals_by_kind
+from .base import Inference, Result, all_singles
 from .decode import best_labelling, feasible_labelling
-from .entropy import kikuchi
+from .engine import kikuchi
 from .linear_program import own_tables
 
 #: Uniform numbers drawn at a time.
@@ -70,20 +70,12 @@ class Gibbs(Inference):
         mu = total / (self.samples * self.chains)
         error = float((np.std(parts, axis=0, ddof=1) / np.sqrt(self.chains)).max())
         sweeps = self.samples * self.thin
-        return Result(
-            graph=scores.graph,
-            marginals=marginals_by_kind(scores, mu, begin),
-            variable_marginals=all_singles(scores, mu, begin),
-            value=_entropy_value(scores, mu),
-            bound="estimate",
-            target="log_partition",
-            iterations=self.burn_in + sweeps if start is None else start.iterations + sweeps,
-            residual=error,
-            converged=error <= self.tol,
-            scores=scores,
-            best=best_labelling,
+        done = self.burn_in if start is None else start.iterations
+        return Result.of_regions(
+            scores, mu, value=_entropy_value(scores, mu), bound="estimate", target="log_partition",
+            iterations=done + sweeps, residual=error, converged=error <= self.tol, best=best_labelling,
             messages=np.array(ends),
-        )
+        )  # fmt: skip
 
     def sample(
         self, graph: Graph, theta: Mapping[str, ArrayLike], n: int, observed: ArrayLike | None = None

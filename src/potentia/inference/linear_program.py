@@ -11,7 +11,7 @@ from ..base.options import check_count, check_share
 from ..base.types import Floats, InfeasibleError, Ints, PotentiaError, shown
 from ..graph.regions import RegionLinks, Regions, runs
 from ..graph.scores import Scores, score_labels, score_size
-from .base import Inference, Result, all_singles, marginals_by_kind
+from .base import Inference, Result, all_singles
 from .decode import best_labelling, search
 
 METHODS = ("highs", "highs-ds", "highs-ipm")
@@ -54,26 +54,18 @@ class LinearProgram(Inference):
         theta = own_tables(scores)
         matrix, right = constraints(scores.regions, scores.graph.links("containment"))
         mu, iterations = self._solve(theta, matrix, right)
-        begin = np.concatenate([[0], np.cumsum(scores.regions.size)])
+        begin = np.cumsum(scores.regions.size) - scores.regions.size
         converged = mu is not None
         if mu is None:
-            mu = _apart(theta, begin[:-1])
+            mu = _apart(theta, begin)
         value = float(theta[mu > 0] @ mu[mu > 0])
         singles = all_singles(scores, mu, begin)
         value, bound = self._certify(scores, singles, value) if converged else (value, "upper")
-        return Result(
-            graph=scores.graph,
-            marginals=marginals_by_kind(scores, mu, begin),
-            variable_marginals=singles,
-            value=value,
-            bound=bound,
-            target="max_score",
-            iterations=iterations,
-            residual=float(np.abs(matrix @ mu - right).max()),
-            converged=converged,
-            scores=scores,
-            best=best_labelling,
-        )
+        residual = float(np.abs(matrix @ mu - right).max())
+        return Result.of_regions(
+            scores, mu, value=value, bound=bound, target="max_score", iterations=iterations, residual=residual,
+            converged=converged, best=best_labelling,
+        )  # fmt: skip
 
     def _solve(self, theta: Floats, matrix: Any, right: Floats) -> tuple[Floats | None, int]:
         """The optimum, None at the iteration limit, and the iterations; refuses where no point exists."""
@@ -102,11 +94,11 @@ class LinearProgram(Inference):
         """
         # relative to the scores in play, which a large penalty beside them is not
         slack = self.tol * (score_size(scores, singles.argmax(axis=1)) + abs(value)) + scores.rounding()
-        found = score_labels(scores, search(scores, [singles.argmax(axis=1)]))
-        if found > value + slack:
+        labels = singles.argmax(axis=1)
+        if score_labels(scores, search(scores, [labels])) > value + slack:
             return value, "estimate"
         if singles.max(axis=1).min() > 1 - self.tol:
-            score = score_labels(scores, singles.argmax(axis=1))
+            score = score_labels(scores, labels)
             if score >= value - slack:
                 return score, "exact"
         return value, "upper"

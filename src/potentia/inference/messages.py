@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -11,14 +11,23 @@ import numpy as np
 
 from ..base.options import check_count, check_share
 from ..base.threads import thread_count
-from ..base.types import ArrayLike, Floats, PotentiaError
+from ..base.types import ArrayLike, Floats, PotentiaError, real_number, real_numbers
+from ..graph.forests import certified
 from ..graph.scores import Scores
-from ..graph.structure import Graph
-from . import entropy as entropies
+from ..graph.structure import Graph, per_graph
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Tape, check_schedule, drive, layout_order, settle
-from .entropy import Entropy
+from .engine import (
+    Entropy,
+    Tape,
+    bethe,
+    check_schedule,
+    drive,
+    kikuchi,
+    layout_order,
+    settle,
+    star_entropy,
+)
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
@@ -96,7 +105,7 @@ class MessagePassingMethod(Inference):
         """The method's counting numbers and links on a graph."""
 
     def on_one_thread(self) -> Self:
-        """The same method with one thread."""
+        """This method with one thread."""
         return replace(self, threads=1)
 
     def entropy_on(self, graph: Graph) -> Entropy:
@@ -152,7 +161,10 @@ class MessagePassingMethod(Inference):
         if read is None or tape is not None:
             read = engine.read(cliques)
         # no fixed point has more: expected scores, and entropies times counting numbers
-        limit = 1.0 + len(entropy.counting) * largest + entropy.largest_value(scores.regions.size)
+        entropies = entropy.cached(
+            "largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size))
+        )
+        limit = 1.0 + len(entropy.counting) * largest + entropies
         diverged = not abs(read.value) <= (limit if outcome.converged else _FAR * limit)
         if nested:  # large messages of both signs may cancel in the value
             sizes = np.abs(read.messages)
@@ -178,7 +190,7 @@ class Smoothed(MessagePassingMethod):
     epsilon: float | Mapping[str, float] = 0.1
 
     def entropy(self, graph: Graph) -> Entropy:
-        return entropies.smoothed(graph, self.epsilon)
+        return smoothed(graph, self.epsilon)
 
 
 @dataclass
@@ -205,7 +217,7 @@ class TRW(MessagePassingMethod):
     def entropy(self, graph: Graph) -> Entropy:
         if self.optimise_rho:
             raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
-        return entropies.reweighted(graph, self.rho)
+        return reweighted(graph, self.rho)
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from uniform messages or those of `start`, with the given or chosen weights."""
@@ -223,7 +235,7 @@ class LoopyBP(MessagePassingMethod):
     uniform_start: ClassVar[bool] = True
 
     def entropy(self, graph: Graph) -> Entropy:
-        return entropies.bethe(graph)
+        return bethe(graph)
 
 
 @dataclass
@@ -234,7 +246,7 @@ class Kikuchi(MessagePassingMethod):
     """
 
     def entropy(self, graph: Graph) -> Entropy:
-        return entropies.kikuchi(graph)
+        return kikuchi(graph)
 
 
 @dataclass
@@ -250,4 +262,124 @@ class MessagePassing(MessagePassingMethod):
     links: Literal["star", "containment", "maximal"] = "star"
 
     def entropy(self, graph: Graph) -> Entropy:
-        return entropies.given(graph, self.counting, self.links)
+        return from_counting(graph, self.counting, self.links)
+
+
+# -- counting numbers from options
+
+
+def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
+    """Entropy-smoothed LP: c = epsilon on every region, every containment linked [ILR-chapter Eq. 1.7].
+
+    Regions of a variable without a single-variable region take the largest epsilon given.
+    """
+    return _latest(graph, _smoothed, epsilon) if isinstance(epsilon, float) else _smoothed(graph, epsilon)
+
+
+def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
+    values = _per_kind(graph, epsilon)
+    if not np.all(np.isfinite(values)) or values.min() < 0:
+        raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
+    maximum = bool(values.max() == 0)
+    if values.min() == 0 and not maximum:
+        raise PotentiaError("epsilon must be zero for every kind or for none.")
+    counting = np.ones(len(graph.regions.size)) if maximum else _spread(graph, values)
+    return Entropy(counting, "containment", "max_score", "upper", always=True, maximum=maximum)
+
+
+def _per_kind(graph: Graph, epsilon: float | Mapping[str, float]) -> Floats:
+    """Epsilon of each kind, and last the largest one; a kind without regions need not be named."""
+    if not isinstance(epsilon, Mapping):
+        return np.full(len(graph.kinds) + 1, real_number(epsilon, "epsilon"))
+    present = [kind for kind, scopes in graph.scopes.items() if len(scopes)]
+    if not epsilon or any(kind not in epsilon for kind in present):
+        raise PotentiaError(f"epsilon must name the graph's kinds {present}, not {list(epsilon)}.")
+    values = {kind: real_number(value, f"epsilon[{kind!r}]") for kind, value in epsilon.items()}
+    largest = max(values.values())
+    return np.array([*(values.get(kind, largest) for kind in graph.kinds), largest])
+
+
+def _spread(graph: Graph, values: Floats) -> Floats:
+    """One value per kind, and one for implicit singles, to every region."""
+    ptr = graph.regions.kind_ptr
+    sizes = np.append(np.diff(ptr), len(graph.regions.size) - ptr[-1])
+    return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
+
+
+def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
+    """TRW: c = rho on cliques and 1 - sum of its cliques' rho on variables [MBL-tpami Eq. 16].
+
+    rho: None for valid weights from spanning forests, one number, one per clique in the order of the graph's
+    kinds, or {kind: number or array}.
+    """
+    if rho is None:
+        return _evenly_reweighted(graph)
+    return _latest(graph, _reweighted, rho) if isinstance(rho, float) else _reweighted(graph, rho)
+
+
+@per_graph
+def _evenly_reweighted(graph: Graph) -> Entropy:
+    return star_entropy(graph, graph.forest_weights, valid=True)
+
+
+def _reweighted(graph: Graph, rho: float | ArrayLike) -> Entropy:
+    weights = _clique_weights(graph, rho)
+    if weights.size and not (np.all(np.isfinite(weights)) and weights.min() > 0):
+        raise PotentiaError("rho must be positive and finite for every clique.")
+    return star_entropy(graph, weights, valid=certified(graph, weights))
+
+
+def _clique_weights(graph: Graph, rho: float | ArrayLike) -> Floats:
+    """rho of every clique, (cliques,)."""
+    if not isinstance(rho, Mapping):
+        return _spread_weights(rho, len(graph.cliques), "rho")
+    kinds = graph.clique_kinds
+    if set(rho) != set(kinds):
+        raise PotentiaError(f"rho must name the kinds with cliques {kinds}, not {list(rho)}.")
+    parts = [_spread_weights(rho[k], len(graph.scopes[k]), f"rho[{k!r}]") for k in kinds]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _spread_weights(rho: ArrayLike, n: int, name: str) -> Floats:
+    """One number for all n cliques, or one each."""
+    weights = real_numbers(rho, name)
+    if weights.ndim and weights.shape != (n,):
+        raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques.")
+    return np.broadcast_to(weights, (n,)).astype(float)
+
+
+def _latest(graph: Graph, make: Callable[[Graph, float], Entropy], option: float) -> Entropy:
+    """make(graph, option), of which the graph stores the latest."""
+    stored = _stored(graph, make)
+    entropy = stored.get(option)
+    if entropy is None:
+        entropy = make(graph, option)
+        stored.clear()
+        stored[option] = entropy
+    return entropy
+
+
+@per_graph
+def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float, Entropy]:
+    return {}
+
+
+def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
+    """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
+    if not isinstance(counting, Mapping):
+        raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}.")
+    values = np.zeros(len(graph.regions.size))
+    for kind, numbers in counting.items():
+        if kind not in graph.scopes:
+            raise PotentiaError(
+                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}."
+            )
+        part = real_numbers(numbers, f"counting[{kind!r}]")
+        rows = len(graph.scopes[kind])
+        if part.ndim and part.shape != (rows,):
+            raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions.")
+        if not np.all(np.isfinite(part)):
+            raise PotentiaError(f"counting[{kind!r}] must be finite.")
+        values[graph.region_slice(kind)] = part
+    graph.links(links)  # refuses an unknown rule
+    return Entropy(values, links, "log_partition", "estimate")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..base.memory import borrow, borrow_like, borrow_zeros
 from ..base.threads import map_ranges
-from ..base.types import Floats, InfeasibleError, Ints
-from ..graph.layout import PairLayout
+from ..base.types import Bools, Floats, InfeasibleError, Ints
+from ..graph.layout import row_roles
 from ..graph.scores import Scores, pair_tables
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..kernels import binary, star, star_product
 from ..kernels import pairs as pair_kernels
 from ..kernels.machine.simd import CHUNK
@@ -31,15 +30,13 @@ from ..kernels.star_blocks import (
     RECEIVES,
     SAFE_RANGE,
     SAFE_RANGE_SINGLE,
-    SENDS,
     WRITTEN,
     MessageRecord,
     PairBlocks,
     Profile,
 )
-from .base import PairMarginals
-from .engine import Engine, Readout, layout_order
-from .entropy import Entropy, check_counting
+from .base import TablesByKind, single_tables
+from .engine import Engine, Readout, check_counting, layout_order
 
 T = TypeVar("T")
 
@@ -61,16 +58,20 @@ _NOTHING = np.empty((0, 0, 0))
 _sending = Lock()
 
 
+@per_graph
 def suits_pairs(graph: Graph) -> bool:
     """Whether blocks of equal state counts fit: no larger regions, and padding at most quadruples the tables."""
+    if graph.max_order > 2:
+        return False
+    sizes = graph.n_states[graph.pairs].prod(axis=1)
+    return len(sizes) * int(graph.n_states.max()) ** 2 <= 4 * int(sizes.sum()) or len(sizes) == 0
 
-    def check() -> bool:
-        if graph.max_order > 2:
-            return False
-        sizes = graph.n_states[graph.pairs].prod(axis=1)
-        return len(sizes) * int(graph.n_states.max()) ** 2 <= 4 * int(sizes.sum()) or len(sizes) == 0
 
-    return graph.cached("suits_pairs", check)
+@per_graph
+def _first_ends(graph: Graph, order: str, oriented: bool) -> Bools:
+    """Slots of a layout that are the first ends of their pairs, (rows, lanes)."""
+    layout = graph.pair_layout(order, oriented)
+    return (layout.pair >= 0) & (layout.side == 0)
 
 
 class PairEngine(Engine):
@@ -79,27 +80,25 @@ class PairEngine(Engine):
     #: The cost by which pairs' tables are given as weights; see `WeightEngine`.
     profile: Profile = WRITTEN
 
-    def __init__(
-        self,
-        scores: Scores,
-        entropy: Entropy,
-        schedule: str = "coloured",
-        damping: float = 0.0,
-        threads: int = 1,
-        seed: int = 0,
-    ) -> None:
-        self.graph, self.scores, self.entropy = scores.graph, scores, entropy
-        self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
-        self.pairs, order = self.graph.pairs, layout_order(schedule)
+    def __post_init__(self) -> None:
+        """Tables in blocks and the kernel for them, with messages at zero."""
+        scores, entropy, order = self.scores, self.entropy, layout_order(self.schedule)
+        self.pairs = self.graph.pairs
         self._pair_kinds = [k for k, s in self.graph.scopes.items() if s.shape[1] == 2]
         self.count, self.counting, self.total = entropy.cached("pairs", self._weights)
-        self.shared = self._one_table(scores)
+        self.shared = self._one_table()
         #: The largest range of a pair's scores over its counting number; infinite where some are -inf.
         self._steepest = self._steepness()
         # a tree is read twice only, and its results are called exact
         single = scores.single and not self.shared and order != "tree"
         self.single = single and len(self.pairs) > 0 and self._steepest <= SAFE_RANGE_SINGLE
-        self.layout = self.graph.pair_layout(order, oriented=self.shared)
+        # tables given by weights are not written out
+        tables = (
+            (np.empty(0), np.empty(0, np.int64)) if self.profile.fields else pair_tables(scores, self.single)
+        )
+        #: Tables of all pairs as kernels read them.
+        self.pair_scores = pair_kernels.PairScores(*tables, self.graph.n_states[self.pairs], self.count)
+        self.layout = self.graph.pair_layout(order, self.shared)
         self.group_ptr = self.layout.group_ptr
         self.blocks = self._allocate(*entropy.cached((order, self.shared), self._in_lanes))
         self._record = NO_RECORD
@@ -146,12 +145,7 @@ class PairEngine(Engine):
     def _weights(self) -> tuple[Floats, Floats, Floats]:
         """c of pairs and of variables, and C of variables."""
         regions, counting = self.graph.regions, self.entropy.counting
-        numbers = [
-            np.arange(regions.kind_ptr[i], regions.kind_ptr[i + 1])
-            for i, kind in enumerate(self.graph.kinds)
-            if kind in self._pair_kinds
-        ]
-        pair_region = np.concatenate(numbers) if numbers else np.zeros(0, dtype=np.int64)
+        pair_region = np.flatnonzero(regions.order == 2)
         parent, child = np.repeat(pair_region, 2), regions.single[self.pairs].ravel()
         total = check_counting(self.graph, counting, parent, child)
         return counting[pair_region], counting[regions.single], total[regions.single]
@@ -163,11 +157,11 @@ class PairEngine(Engine):
         even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)
         return count, even, np.where(layout.variable >= 0, 1.0 / self.total[layout.variable], 1.0)
 
-    def _one_table(self, scores: Scores) -> bool:
+    def _one_table(self) -> bool:
         """Whether all pairs share one table and counting number, so that it need not be copied per pair."""
         if len(self.pairs) < 2 or len(self._pair_kinds) != 1 or np.any(self.count != self.count[0]):
             return False
-        offset, states = scores.as_given(self._pair_kinds[0])[1], self.graph.n_states
+        offset, states = self.scores.kind(self._pair_kinds[0], widen=False)[1], self.graph.n_states
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
     def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> PairBlocks:
@@ -191,7 +185,7 @@ class PairEngine(Engine):
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
             lam=borrow((rows, states, width)),
             belief=borrow_zeros((n_blocks, states, width)),
-            first=self.graph.cached(("first", id(layout)), lambda: (layout.pair >= 0) & (layout.side == 0)),
+            first=_first_ends(self.graph, layout_order(self.schedule), self.shared),
             value=np.zeros(n_blocks),
             role=np.full(rows, ALONE, dtype=np.int8),
             sent=_NOTHING,
@@ -255,7 +249,7 @@ class PairEngine(Engine):
 
     def _share_products(self, wanted: bool) -> None:
         """Let rows compute the products of other ends, too, or none; see `star_product`."""
-        self.blocks.role[:] = _roles(self.layout) if wanted else ALONE
+        self.blocks.role[:] = row_roles(self.layout) if wanted else ALONE
         self._sends = self._unsent = bool(np.any(self.blocks.role == RECEIVES))
         if self._sends and not len(self.blocks.sent):
             self.blocks = self.blocks._replace(sent=borrow(self.blocks.lam.shape))
@@ -305,15 +299,9 @@ class PairEngine(Engine):
                 np.log(lam, out=lam)
         self.exponentials = wanted
 
-    @cached_property
-    def pair_scores(self) -> pair_kernels.PairScores:
-        """Tables of all pairs as kernels read them."""
-        states = self.graph.n_states[self.pairs]
-        return pair_kernels.PairScores(*pair_tables(self.scores, self.single), states, self.count)
-
     @property
     def pair_places(self) -> pair_kernels.PairScores:
-        """The same for kernels that only write to arrays of this layout."""
+        """`pair_scores` without values, for kernels that only write to arrays of this layout."""
         return self.pair_scores._replace(values=np.empty(0))
 
     def _fill_shared(self) -> float:
@@ -460,10 +448,11 @@ class PairEngine(Engine):
             ), 0, n, threads,
         )  # fmt: skip
         value = float(self.blocks.value.sum()) + pairs
-        # the result must not keep the engine alive
-        tables = partial(_pair_scores, self.scores, self.pairs, self.count, self.single)
-        marginals = PairMarginals(self.graph, singles, tables, lam, self.entropy.maximum, self.pass_threads)
-        return Readout(marginals, singles, value, lam)
+        # pairs' marginals are made on demand, by a function that does not keep the engine alive
+        make = partial(
+            _pair_marginals, self.scores, self.count, self.single, self.entropy.maximum, self.pass_threads, singles, lam
+        )  # fmt: skip
+        return Readout(TablesByKind(self.graph, make), singles, value, lam)
 
     def _pair_values(self, lam: Floats) -> float:
         """The sum over pairs from their scores, instead of from blocks, whose tables of single precision round it."""
@@ -474,24 +463,32 @@ class PairEngine(Engine):
         return float(values.sum())
 
 
-def _roles(layout: PairLayout) -> NDArray[np.int8]:
-    """SENDS of rows whose pairs all lead to later groups, RECEIVES where all come from rows that send, else ALONE."""
-    n, width = layout.pair.shape
-    row = layout.pair_position.T.ravel() // width  # of the directed ends: first all side 0, then all side 1
-    block = np.searchsorted(layout.slot_ptr, row, "right") - 1
-    group = np.searchsorted(layout.group_ptr, block, "right") - 1
-    m = len(layout.pair_position)
-    earlier, other = group < np.roll(group, m), np.roll(row, m)
-    ends, early = np.bincount(row, minlength=n), np.bincount(row[earlier], minlength=n)
-    sends = (ends > 0) & (early == ends)
-    receives = (ends > 0) & (np.bincount(row[~earlier & sends[other]], minlength=n) == ends)
-    heard = np.zeros(n, dtype=bool)
-    heard[row[receives[other]]] = True
-    role = np.full(n, ALONE, dtype=np.int8)
-    role[sends & heard] = SENDS
-    role[receives] = RECEIVES
-    return role
+def _pair_marginals(
+    scores: Scores,
+    count: Floats,
+    single: bool,
+    maximum: bool,
+    threads: int,
+    singles: Floats,
+    lam: Floats,
+    kind: str,
+) -> Floats | list[Floats]:
+    """Marginals of a kind, softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest.
 
-
-def _pair_scores(scores: Scores, pairs: Ints, count: Floats, single: bool) -> pair_kernels.PairScores:
-    return pair_kernels.PairScores(*pair_tables(scores, single), scores.graph.n_states[pairs], count)
+    They take L^2 exponentials per pair and as much memory as tables of all pairs.
+    """
+    graph = scores.graph
+    if graph.scopes[kind].shape[1] != 2:
+        return single_tables(graph, kind, singles)
+    pairs = [k for k, s in graph.scopes.items() if s.shape[1] == 2]
+    first = sum(len(graph.scopes[k]) for k in pairs[: pairs.index(kind)])
+    last = first + len(graph.scopes[kind])
+    tables = pair_kernels.PairScores(*pair_tables(scores, single), graph.n_states[graph.pairs], count)
+    size = tables.shapes[first:last].prod(axis=1)
+    start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    flat = borrow((int(start[-1]),))
+    map_ranges(
+        lambda a, b: pair_kernels.read_pairs(a, b, tables, maximum, lam, start[a - first : b - first], flat),
+        first, last, threads,
+    )  # fmt: skip
+    return graph.shape_tables(kind, flat)

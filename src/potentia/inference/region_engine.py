@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from ..base.threads import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
 from ..graph.layout import colours, levels
-from ..graph.scores import Scores
-from ..graph.structure import Graph
+from ..graph.structure import Graph, per_graph
 from ..kernels import regions as region_kernels
 from ..kernels.machine.team import SOLO, Team
 from .base import all_singles, marginals_by_kind
-from .engine import Engine, Readout, layout_order
-from .entropy import Entropy, check_counting
+from .engine import Engine, Readout, check_counting, layout_order
 
 #: Table entries a group of regions must hold before a second thread pays.
 _PARALLEL_WORK = 100_000
 
 
-class RegionOrder(NamedTuple):
-    """Regions that receive messages, sorted into groups, and which of them may not be updated together."""
+@per_graph
+def region_order(graph: Graph, rule: str, order: str) -> tuple[Ints, Ints, Ints, Ints]:
+    """Regions that receive messages, in groups of independent ones: by colour, or by level of 0, 1, 2, ...
 
-    units: Ints
-    group_ptr: Ints
-    reach_ptr: Ints
-    reach: Ints
-
-
-def region_order(graph: Graph, rule: str, order: str) -> RegionOrder:
-    """Groups of independent regions: by colour, or by level of the sequence 0, 1, 2, ..."""
-    return graph.cached(("region_order", rule, order), lambda: _build_order(graph, rule, order))
-
-
-def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
+    The regions, the groups' bounds, and a CSR (reach_ptr, reach) of those that may not be updated together with each.
+    """
     links, regions = graph.links(rule), graph.regions
     n = len(regions.size)
     units = np.unique(links.child)
@@ -54,7 +41,7 @@ def _build_order(graph: Graph, rule: str, order: str) -> RegionOrder:
     start, reach = np.divmod(edges, max(len(units), 1))
     reach_ptr = np.concatenate([[0], np.cumsum(np.bincount(start, minlength=len(units)))]).astype(np.int64)
     group_ptr = np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
-    return RegionOrder(units[by_group], group_ptr, reach_ptr, reach)
+    return units[by_group], group_ptr, reach_ptr, reach
 
 
 def _csr(keys: Ints, n: int) -> tuple[Ints, Ints]:
@@ -68,21 +55,13 @@ def _csr(keys: Ints, n: int) -> tuple[Ints, Ints]:
 class RegionEngine(Engine):
     """Scores, messages and beliefs of all regions, for one graph, entropy and order of update."""
 
-    def __init__(
-        self,
-        scores: Scores,
-        entropy: Entropy,
-        schedule: str = "coloured",
-        damping: float = 0.0,
-        threads: int = 1,
-        seed: int = 0,
-    ) -> None:
-        self.graph, self.scores, self.entropy = scores.graph, scores, entropy
-        self.schedule, self.damping, self.threads, self.seed = schedule, damping, threads, seed
-        regions, links = scores.regions, scores.graph.links(entropy.links)
+    def __post_init__(self) -> None:
+        """Scores and links as flat arrays, with messages at zero."""
+        scores, entropy = self.scores, self.entropy
+        regions, links = scores.regions, self.graph.links(entropy.links)
         n = len(regions.size)
-        self.order = region_order(self.graph, entropy.links, layout_order(schedule))
-        self.group_ptr = self.order.group_ptr
+        order = region_order(self.graph, entropy.links, layout_order(self.schedule))
+        self.units, self.group_ptr, self._reach_ptr, self._reach = order
         total = check_counting(self.graph, entropy.counting, links.parent, links.child)
         up_ptr, up = _csr(links.child, n)
         down_ptr, down = _csr(links.parent, n)
@@ -98,7 +77,7 @@ class RegionEngine(Engine):
             belief_at=np.concatenate([[0], np.cumsum(regions.size)[:-1]]).astype(np.int64),
         )  # fmt: skip
         work = regions.size[links.parent].sum() / max(len(self.group_ptr) - 1, 1)
-        self.group_threads = threads if work >= _PARALLEL_WORK else 1
+        self.group_threads = self.threads if work >= _PARALLEL_WORK else 1
         self.reset()
 
     def reset(self) -> None:
@@ -115,7 +94,7 @@ class RegionEngine(Engine):
         return self.regions.theta[self.own_positions()]
 
     def own_positions(self) -> Ints:
-        """Where in `theta` the scores of every message's child are."""
+        """Positions in `theta` of the scores of every message's child, in the layout of the messages."""
         g = self.regions
         size = g.size[g.child]
         return np.repeat(g.at[g.child] - g.lam_at, size) + np.arange(len(g.lam))
@@ -143,20 +122,14 @@ class RegionEngine(Engine):
         self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
     ) -> Floats:
         """Update the units at these positions once in this order; the largest change of a belief."""
-        change, empty = region_kernels.sweep_regions(
-            self.regions, self.order.units[units], self.damping, write
-        )
+        change, empty = region_kernels.sweep_regions(self.regions, self.units[units], self.damping, write)
         self._refuse_empty(empty)
         return np.array([change])
 
     def residual_sweep(self, priority: Floats) -> float:
         """As many updates as there are units, each of the one with the highest pending change."""
-        o = self.order
-        self._refuse_empty(
-            region_kernels.residual_regions(
-                self.regions, o.units, priority, o.reach_ptr, o.reach, self.damping
-            )
-        )
+        arguments = self.regions, self.units, priority, self._reach_ptr, self._reach, self.damping
+        self._refuse_empty(region_kernels.residual_regions(*arguments))
         return float(priority.max())
 
     def _refuse_empty(self, region: int) -> None:
@@ -173,7 +146,7 @@ class RegionEngine(Engine):
         map_ranges(
             lambda a, b: self.sweep(np.arange(a, b), write=False),
             0,
-            len(self.order.units),
+            len(self.units),
             self.group_threads,
         )
         # summed here, so that the order does not depend on threads
@@ -181,8 +154,6 @@ class RegionEngine(Engine):
         map_ranges(
             lambda a, b: region_kernels.read_regions(g, a, b, values), 0, len(values), self.group_threads
         )
-        start = np.append(g.belief_at, len(g.belief))
-        singles = all_singles(self.scores, g.belief, start)
-        return Readout(
-            marginals_by_kind(self.scores, g.belief, start), singles, float(values.sum()), self.messages()
-        )
+        singles = all_singles(self.scores, g.belief, g.belief_at)
+        marginals = marginals_by_kind(self.scores, g.belief)
+        return Readout(marginals, singles, float(values.sum()), self.messages())

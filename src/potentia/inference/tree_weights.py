@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints
-from ..graph.cotangents import clique_kinds, flat_marginals, own_tables
+from ..graph.cotangents import flat_marginals, own_tables
 from ..graph.forests import Forests, heaviest_forest
 from ..graph.scores import Scores
 from ..graph.structure import Graph
 from .base import Result
-from .entropy import reweighted
+from .engine import star_entropy
 from .exact import Exact
 
 #: Conditional-gradient steps at most, the longest and the shortest of them, and the relative fall that ends them.
@@ -41,20 +41,20 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     graph = scores.graph
     forests = graph.spanning_forests if forests is None else forests
     shares, members = _by_kind(scores, forests.shares), _by_kind(scores, forests.members)
-    own = scores.singles.copy()
+    singles = scores.singles.copy()
     tables, degree = {}, np.zeros((len(forests.weights), graph.n_variables))
     for kind, share in shares.items():
         lam, dead = _messages(result, kind)
         tables[kind] = _moved_tables(scores, kind, lam) / np.repeat(share, graph.table_sizes(kind))
         for k, variables in enumerate(graph.scopes[kind].T):
-            np.subtract.at(own, variables, np.where(dead[:, k], np.inf, lam[:, k]))
-            for t, held in enumerate(members[kind]):
-                degree[t] += np.bincount(variables[held], minlength=graph.n_variables)
+            np.subtract.at(singles, variables, np.where(dead[:, k], np.inf, lam[:, k]))
+            for t, inside in enumerate(members[kind]):
+                degree[t] += np.bincount(variables[inside], minlength=graph.n_variables)
     h, mean_degree = np.log(np.maximum(result.variable_marginals, _FLOOR)), forests.weights @ degree
     total = 0.0
-    for weight, held, d in zip(forests.weights, forests.members, degree, strict=True):
-        alone = own + (mean_degree - d)[:, None] * h
-        total += weight * _log_partition(scores, alone, tables, _by_kind(scores, held))
+    for weight, inside, d in zip(forests.weights, forests.members, degree, strict=True):
+        alone = singles + (mean_degree - d)[:, None] * h
+        total += weight * _log_partition(scores, alone, tables, _by_kind(scores, inside))
     return float(total)
 
 
@@ -68,8 +68,9 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
     rough.tol = max(method.tol, _ROUGH)
 
     def run(method: Any, forests: Forests, start: Result | None) -> Result:
-        entropy = reweighted(graph, forests.shares, valid=True)
-        result: Result = method.solve(method.engine(scores, start, entropy))
+        result: Result = method.solve(
+            method.engine(scores, start, star_entropy(graph, forests.shares, valid=True))
+        )
         return result
 
     forests = graph.spanning_forests
@@ -101,29 +102,31 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
 def clique_information(result: Result) -> Floats:
     """I_e = sum of the entropies of its variables minus its own, of every clique."""
     graph = result.graph
-    log_own = np.log(np.maximum(result.variable_marginals, _FLOOR))
-    found = [np.zeros(0)]
-    for kind in clique_kinds(result.scores):
+    log_single = np.log(np.maximum(result.variable_marginals, _FLOOR))
+    information = [np.zeros(0)]
+    for kind in result.scores.graph.clique_kinds:
         mu = flat_marginals(result.marginals[kind])
         ratio = np.log(np.maximum(mu, _FLOOR))
         owner = _owners(graph, kind)
         for k, states in enumerate(_states(graph, kind)):
-            ratio -= log_own[graph.scopes[kind][owner, k], states]
-        found.append(np.maximum(np.bincount(owner, mu * ratio, minlength=len(graph.scopes[kind])), 0.0))
-    return np.concatenate(found)
+            ratio -= log_single[graph.scopes[kind][owner, k], states]
+        information.append(np.maximum(np.bincount(owner, mu * ratio, minlength=len(graph.scopes[kind])), 0.0))
+    return np.concatenate(information)
 
 
-def _log_partition(scores: Scores, alone: Floats, tables: dict[str, Floats], held: dict[str, Bools]) -> float:
+def _log_partition(
+    scores: Scores, alone: Floats, tables: dict[str, Floats], members: dict[str, Bools]
+) -> float:
     """log Z of the variables' own scores and the cliques of one forest."""
     graph = scores.graph
     # the first kind is that of all variables, whatever the names of the others
-    names = {kind: f"clique {kind}" for kind, own in held.items() if own.any()}
-    scopes = {name: graph.scopes[kind][held[kind]] for kind, name in names.items()}
+    names = {kind: f"clique {kind}" for kind, inside in members.items() if inside.any()}
+    scopes = {name: graph.scopes[kind][members[kind]] for kind, name in names.items()}
     forest = Graph(graph.n_states, {"variable": np.arange(graph.n_variables)[:, None], **scopes})
     inside = np.arange(alone.shape[1]) < graph.n_states[:, None]
     theta = {"variable": forest.shape_tables("variable", alone[inside])}
     for kind, name in names.items():
-        theta[name] = forest.shape_tables(name, tables[kind][held[kind][_owners(graph, kind)]])
+        theta[name] = forest.shape_tables(name, tables[kind][members[kind][_owners(graph, kind)]])
     return Exact().infer(forest, theta).value
 
 
@@ -138,7 +141,7 @@ def _moved_tables(scores: Scores, kind: str, lam: Floats) -> Floats:
 def _messages(result: Result, kind: str) -> tuple[Floats, Bools]:
     """lam of a kind's cliques, (m, variables of a clique, states), zero where messages forbid a state; and where."""
     graph = result.graph
-    kinds = clique_kinds(result.scores)
+    kinds = result.scores.graph.clique_kinds
     if np.ndim(result.messages) == 3:  # both ends of all pairs, kind after kind
         first = sum(len(graph.scopes[k]) for k in kinds[: kinds.index(kind)])
         lam = result.messages[first : first + len(graph.scopes[kind])]
@@ -153,7 +156,8 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     regions, links = graph.regions, graph.links("star")
     size = regions.size[links.child]
     start, n = np.cumsum(size) - size, len(regions.size)
-    region = regions.kind_ptr[graph.kinds.index(kind)] + np.arange(len(graph.scopes[kind]))
+    rows = graph.region_slice(kind)
+    region = np.arange(rows.start, rows.stop)
     wanted = region[:, None] * n + regions.single[graph.scopes[kind]]
     at = start[np.searchsorted(links.parent * n + links.child, wanted)]
     states = np.arange(int(graph.n_states.max()))
@@ -163,7 +167,7 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
 
 def _by_kind(scores: Scores, values: Any) -> dict[str, Any]:
     """Numbers of all cliques, (..., cliques), cut into their kinds."""
-    kinds = clique_kinds(scores)
+    kinds = scores.graph.clique_kinds
     cuts = np.cumsum([len(scores.graph.scopes[kind]) for kind in kinds])[:-1]
     return dict(zip(kinds, np.split(values, cuts, axis=-1), strict=True)) if kinds else {}
 
@@ -177,8 +181,8 @@ def _states(graph: Graph, kind: str) -> list[Ints]:
     """The state of each variable of a clique, for every entry of a kind's tables laid end to end."""
     shapes, sizes, owner = graph.table_shapes(kind), graph.table_sizes(kind), _owners(graph, kind)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found = []
+    states = []
     for k in range(shapes.shape[1]):
         stride = shapes[:, k + 1 :].prod(axis=1)
-        found.append((within // stride[owner]) % shapes[owner, k])
-    return found
+        states.append((within // stride[owner]) % shapes[owner, k])
+    return states

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..graph.scores import Scores
@@ -11,7 +9,7 @@ from ..graph.tables import Cost
 from ..kernels import parametric
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import SAFE_RANGE, Profile
-from .entropy import Entropy
+from .engine import Entropy
 from .pair_engine import PairEngine
 
 #: Up to this reach a window of labels is quicker than a recursion over all of them.
@@ -20,24 +18,22 @@ _WINDOW = 6
 
 def suits_weights(scores: Scores, entropy: Entropy, order: str) -> bool:
     """Whether `WeightEngine` can take these scores: one cost for all pairs, no negative weight, a safe range."""
-    graph, regions = scores.graph, scores.graph.regions
+    graph = scores.graph
     cost = _one_cost(scores)
     if cost is None or int(graph.n_states.max()) < 3 or graph.pair_layout(order).pair.shape[1] % CHUNK:
         return False
     cap = float(cost.of(int(graph.n_states.max()))[-1])
-    for number, kind in enumerate(graph.kinds):
-        if kind in scores.weighted:
-            weight = scores.weighted[kind].weight
-            counting = entropy.counting[regions.kind_ptr[number] : regions.kind_ptr[number + 1]]
-            steep = not entropy.maximum and np.any(weight * cap > SAFE_RANGE * counting)
-            if steep or weight.min() < 0:
-                return False
+    for kind, weighted in scores.weighted.items():
+        counting = entropy.counting[graph.region_slice(kind)]
+        steep = not entropy.maximum and np.any(weighted.weight * cap > SAFE_RANGE * counting)
+        if steep or weighted.weight.min() < 0:
+            return False
     return True
 
 
 def _one_cost(scores: Scores) -> Cost | None:
     """The cost that all pairs have; None if there is none."""
-    kinds = [kind for kind, scope in scores.graph.scopes.items() if scope.shape[1] == 2 and len(scope)]
+    kinds = scores.graph.clique_kinds
     costs = {scores.weighted[kind].cost if kind in scores.weighted else None for kind in kinds}
     return costs.pop() if len(costs) == 1 else None
 
@@ -45,16 +41,19 @@ def _one_cost(scores: Scores) -> Cost | None:
 class WeightEngine(PairEngine):
     """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.parametric`."""
 
-    def __init__(self, scores: Scores, entropy: Entropy, *args: Any) -> None:
-        cost = _one_cost(scores)
+    def __post_init__(self) -> None:
+        """As `PairEngine`, with the cost that all pairs have and their weights instead of tables."""
+        scopes, weighted = self.graph.scopes, self.scores.weighted
+        cost = _one_cost(self.scores)
         assert cost is not None
-        self.profile = _profile(cost, int(scores.graph.n_states.max()))
-        sizes = {kind: len(scope) for kind, scope in scores.graph.scopes.items() if kind in scores.weighted}
+        self.profile = _profile(cost, int(self.graph.n_states.max()))
         #: The weight of every pair, kind after kind.
-        self.weight = np.concatenate([scores.weighted[kind].of_pairs(n) for kind, n in sizes.items()])
-        super().__init__(scores, entropy, *args)
+        self.weight = np.concatenate(
+            [weighted[kind].of_pairs(len(s)) for kind, s in scopes.items() if kind in weighted]
+        )
+        super().__post_init__()
 
-    def _one_table(self, scores: Scores) -> bool:
+    def _one_table(self) -> bool:
         """Weights are kept per slot, even where they are equal."""
         return False
 

@@ -6,6 +6,7 @@ seen with few has a slot per label. Rows and slots lie in one flat vector, and s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,11 @@ class TokenAttributes(NamedTuple):
     item_ptr: Any
     attribute: Any
     value: Any
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Any]) -> TokenAttributes:
+        """The tokens among named arrays."""
+        return cls(*map(arrays.__getitem__, cls._fields))
 
 
 class WeightLayout(NamedTuple):
@@ -93,17 +99,17 @@ def collect_labels(ptr, seen, count, label):
 
 @njit(**KERNEL)
 def renumber(tokens, number, kept):
-    """Replace attributes by their new numbers, ascending within each token; those with -1 go. Returns items left.
+    """Replace attributes by their new numbers, ascending within each token; unknown ones go. Returns items left.
 
-    `kept` becomes the new item_ptr.
+    Attributes from the size of `number` on are unknown. `kept` becomes the new item_ptr.
     """
     to = 0
     for t in range(tokens.item_ptr.size - 1):
         begin = to
         for j in range(tokens.item_ptr[t], tokens.item_ptr[t + 1]):
-            new = number[tokens.attribute[j]]
-            if new < 0:
+            if tokens.attribute[j] >= number.size:
                 continue
+            new = number[tokens.attribute[j]]
             value = tokens.value[j] if tokens.value.size > 0 else 1.0
             k = to
             while k > begin and tokens.attribute[k - 1] > new:

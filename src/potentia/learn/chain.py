@@ -1,27 +1,29 @@
-"""The likelihood of chains over attributes and its gradient, its minimisation, and what trained chains predict."""
+"""Chains over attributes: where their weights are, the likelihood and its minimisation, and what they predict."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from ..base.backend import Backend
 from ..base.optimise import Search, lbfgs, owlqn
-from ..base.threads import iterate_items, map_items
+from ..base.threads import iterate_items, map_items, thread_count
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
-from ..features.schemes import Allowed
+from ..features.schemes import Allowed, allowed_tags, forbidden_labels
 from ..kernels import attributes as kernels
 from ..kernels import sequences
+from ..kernels.attributes import TokenAttributes
 from ..kernels.lanes import Lanes, make_lanes
+from ..kernels.machine.simd import CHUNK
 from .base import Learner, SavedState, State, failure_of, steps_made
-from .chain_layout import AttributeLabels, ChainLayout, ChainWeights, forbidden_labels
 
-if TYPE_CHECKING:
-    from .chain_data import ChainParts
-
+#: An attribute with at least this share of all labels has a row for all of them.
+_ROW_SHARE = 0.25
 #: Multiplications that a shard should have, so that handing it to a thread pays.
 _SHARD_WORK = 2_000_000
 #: Most shards, and most entries of their gradients together.
@@ -38,47 +40,116 @@ _NONE = np.zeros(0)
 _NO_LABELS = np.zeros(0, dtype=np.int32)
 
 
-class TokenBlock(NamedTuple):
-    """Sequences of tokens with attributes numbered as a layout says, and dense columns (tokens, D).
+def scheme_constraints(classes: Sequence[Any], scheme: str | None) -> Allowed:
+    """What a scheme allows, in which some label must be able to begin a sequence and some to end it, or everything."""
+    n = len(classes)
+    if scheme is None:
+        return Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
+    allowed = allowed_tags(classes, scheme)
+    if not (allowed.start.any() and allowed.end.any()):
+        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
+    return allowed
 
-    `first`: the number of the first sequence in messages.
+
+class AttributeLabels(NamedTuple):
+    """Which labels each attribute was seen with, as rows of a sparse matrix.
+
+    Attributes:
+        ptr: first feature of each attribute, and the number of features.
+        label: of each feature, ascending within an attribute.
     """
 
-    tokens: kernels.TokenAttributes
-    dense: Any
-    first: int = 0
+    ptr: Ints
+    label: Any
 
-    @property
-    def n_sequences(self) -> int:
-        """Number of sequences."""
-        return len(self.tokens.sequence_ptr) - 1
+    @classmethod
+    def of_codes(cls, code: Ints, n_attributes: int, n_labels: int) -> AttributeLabels:
+        """Features from their codes, attribute * L + label, ascending."""
+        owner, label = np.divmod(code, n_labels)
+        count = np.bincount(owner, minlength=n_attributes)
+        return cls(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))
 
-    def cut(self, n: int) -> list[tuple[int, int]]:
-        """At most n ranges of sequences with about as many tokens each."""
-        ends = self.tokens.sequence_ptr
-        wanted = int(ends[-1]) * np.arange(1, n) // max(n, 1)
-        cuts = [0, *np.searchsorted(ends, wanted).tolist(), self.n_sequences]
-        return [(a, b) for a, b in pairwise(cuts) if a < b]
 
-    def batches(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Ranges of sequences of bounded size where there are dense columns, else one."""
-        if not self.dense.size:
-            return [(first, last)]
-        ends, a, ranges = self.tokens.sequence_ptr, first, []
-        for b in range(first + 1, last + 1):
-            if b == last or ends[b + 1] - ends[a] > _BATCH_TOKENS:
-                ranges.append((a, b))
-                a = b
-        return ranges
+@dataclass
+class ChainLayout:
+    """A vector of all weights: rows and slots of attributes, then transitions (L, L), then dense columns (D, L).
+
+    Attributes:
+        number: the new number of each attribute; those with rows come first.
+        kernel: rows and slots as the kernels want them.
+        n_labels, n_dense: L and D.
+        place: where in the vector each feature is, in the order of `AttributeLabels`.
+        n_attribute_weights: entries of rows and slots. size: entries of the vector.
+    """
+
+    number: Ints
+    kernel: kernels.WeightLayout
+    n_labels: int
+    n_dense: int
+    place: Ints
+    n_attribute_weights: int
+    size: int
+
+    @classmethod
+    def of(cls, features: AttributeLabels, n_labels: int, n_dense: int) -> ChainLayout:
+        """Rows for attributes with many labels, slots for the others."""
+        width = -(-n_labels // CHUNK) * CHUNK
+        count = np.diff(features.ptr)
+        with_row = count >= _ROW_SHARE * width
+        order, n_rows = np.argsort(~with_row, kind="stable"), int(np.count_nonzero(with_row))
+        slot_ptr = n_rows * width + np.concatenate([[0], np.cumsum(count[order][n_rows:])])
+        begin, number = np.empty(len(count), dtype=np.int64), np.empty(len(count), dtype=np.int64)
+        begin[order] = np.concatenate([np.arange(n_rows) * width, slot_ptr[:-1]])
+        number[order] = np.arange(len(order))
+        in_row = np.repeat(with_row, count)
+        rank = np.arange(len(features.label)) - np.repeat(features.ptr[:-1], count)
+        place = np.repeat(begin, count) + np.where(in_row, features.label, rank)
+        end = int(slot_ptr[-1])
+        slot_label = np.empty(end - n_rows * width, dtype=np.uint16)
+        slot_label[place[~in_row] - n_rows * width] = features.label[~in_row]
+        kernel = kernels.WeightLayout(n_rows, width, slot_ptr, slot_label)
+        return cls(number, kernel, n_labels, n_dense, place, end, end + n_labels * (n_labels + n_dense))
+
+    def split(self, vector: Any) -> tuple[Any, Any, Any]:
+        """Weights of attributes, of transitions (L, L) and of dense columns (D, L), as views."""
+        first = self.n_attribute_weights
+        second = first + self.n_labels**2
+        pairs = vector[first:second].reshape(self.n_labels, self.n_labels)
+        return vector[:first], pairs, vector[second:].reshape(self.n_dense, self.n_labels)
+
+    def join(self, state: Any, pairs: Any, dense: Any, dtype: Any = np.float64) -> Any:
+        """The vector of these weights, `state` in the order of `AttributeLabels`; zero in the padding of rows."""
+        vector = np.zeros(self.size, dtype=dtype)
+        of_attributes, of_pairs, of_dense = self.split(vector)
+        of_attributes[self.place] = state
+        of_pairs[...], of_dense[...] = pairs, dense
+        return vector
+
+    def renumbered(self, tokens: TokenAttributes) -> TokenAttributes:
+        """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
+        item_ptr = np.zeros_like(tokens.item_ptr)
+        left = kernels.renumber(tokens, self.number, item_ptr)
+        value = tokens.value[:left] if tokens.value.size else tokens.value
+        return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
+
+
+class ChainWeights(NamedTuple):
+    """Learned weights: `state` of each feature of `features`, `pairs` (L, L), `dense` (D, L)."""
+
+    features: AttributeLabels
+    state: Floats
+    pairs: Floats
+    dense: Floats
 
 
 class ChainTables(NamedTuple):
-    """Weights as the kernels want them; `dense` (D, P)."""
+    """Weights as the kernels want them, `dense` (D, P), and which labels may follow which."""
 
     layout: ChainLayout
     flat: Floats
     lanes: Lanes
     dense: Floats
+    allowed: Allowed
 
     @classmethod
     def of(cls, layout: ChainLayout, vector: Floats, allowed: Allowed) -> ChainTables:
@@ -87,129 +158,146 @@ class ChainTables(NamedTuple):
         padded = np.zeros((layout.n_dense, layout.kernel.width))
         padded[:, : layout.n_labels] = dense
         pairs = np.where(allowed.transitions, pairs, -np.inf)
-        return cls(layout, flat, make_lanes(pairs, allowed.start, allowed.end), padded)
+        return cls(layout, flat, make_lanes(pairs, allowed.start, allowed.end), padded, allowed)
 
-    def dense_scores(self, chains: TokenBlock, first: int, last: int) -> tuple[Any, Floats]:
-        """Dense rows of sequences first .. last - 1, and their scores, flat; empty without dense columns."""
-        if not chains.dense.size:
-            return _NONE, _NONE
-        ends = chains.tokens.sequence_ptr
-        rows = chains.dense[ends[first] : ends[last]].astype(np.float64)
-        return rows, (rows @ self.dense).ravel()
+    def dense_scores(self, rows: Any) -> Floats:
+        """Scores of dense rows (tokens, D), flat rows of P; empty without dense columns."""
+        return (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else _NONE
 
 
-def in_layout(tokens: kernels.TokenAttributes, layout: ChainLayout) -> kernels.TokenAttributes:
-    """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
-    item_ptr = np.zeros_like(tokens.item_ptr)
-    left = kernels.renumber(tokens, np.append(layout.number, -1), item_ptr)
-    value = tokens.value[:left] if tokens.value.size else tokens.value
-    return kernels.TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
+def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
+    """At most n ranges of sequences with about as many tokens each."""
+    if n == 1 and len(sequence_ptr) > 1:
+        return [(0, len(sequence_ptr) - 1)]
+    wanted = int(sequence_ptr[-1]) * np.arange(1, n) // max(n, 1)
+    cuts = [0, *np.searchsorted(sequence_ptr, wanted).tolist(), len(sequence_ptr) - 1]
+    return [(a, b) for a, b in pairwise(cuts) if a < b]
+
+
+def _batches(sequence_ptr: Ints, dense: Any, first: int, last: int) -> list[tuple[int, int, Any]]:
+    """Ranges of sequences and their dense rows, of bounded size; one range without rows if there are no columns."""
+    if not dense.size:
+        return [(first, last, _NONE)]
+    ranges = []
+    for b in range(first + 1, last + 1):
+        if b == last or sequence_ptr[b + 1] - sequence_ptr[first] > _BATCH_TOKENS:
+            ranges.append((first, b, dense[sequence_ptr[first] : sequence_ptr[b]]))
+            first = b
+    return ranges
+
+
+# -- the likelihood of a part's sequences --------------------------------------------------------------------
+
+# A part is laid out once; then its -log-likelihood is `log_partition` minus the product of the weights with what is
+# observed. Sequences of which some labels are not known (-1) count with the sum over these. What is summed in which
+# order depends on the data only, not on the number of threads.
+
+
+def lay_out(_: Any, state: Mapping[str, Any], layout: ChainLayout) -> tuple[Any, tuple[Floats, Floats]]:
+    """Put a part's tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
+    tokens, labels = TokenAttributes.of(state), state["labels"]
+    value = tokens.value.copy() if tokens.value.size else tokens.value
+    tokens = layout.renumbered(tokens._replace(attribute=tokens.attribute.copy(), value=value))
+    ptr = tokens.sequence_ptr
+    known = np.diff(np.concatenate([[0], np.cumsum(labels >= 0)])[ptr])
+    # without any label a sequence says nothing
+    weight = np.where(known > 0, state["weight"], 0.0)
+    partial_weight = np.where(known < np.diff(ptr), weight, 0.0)
+    work = int(ptr[-1]) * layout.n_labels**2 + len(tokens.attribute)
+    most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // layout.size))
+    new = {
+        **{name: state[name] for name in ("dense", "labels", "first", "allowed")},
+        **tokens._asdict(),
+        "weight": weight,
+        "partial": partial_weight,
+        "layout": layout,
+        "shards": _cut(ptr, max(1, min(most, work // _SHARD_WORK))),
+    }
+    observed = _observed(tokens, state["dense"], labels, weight - partial_weight, layout)
+    return new, (observed, _curvature(tokens, state["dense"], weight, layout))
+
+
+def log_partition(
+    _: Any, state: Mapping[str, Any], vector: Floats, threads: int | None
+) -> tuple[Any, tuple[float, Floats]]:
+    """The sum of log Z of a part's sequences, given what is known of partly labelled ones, and its gradient."""
+    tables = ChainTables.of(state["layout"], vector, state["allowed"])
+    value, gradient = 0.0, np.zeros(len(vector))
+    shards = iterate_items(partial(_shard_partition, state, tables), state["shards"], thread_count(threads))
+    for of_shard, slope in shards:
+        value += of_shard
+        gradient += slope
+    return state, (value, gradient)
+
+
+def _shard_partition(
+    state: Mapping[str, Any], tables: ChainTables, shard: tuple[int, int]
+) -> tuple[float, Floats]:
+    """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
+    (first, last), layout, tokens = shard, tables.layout, TokenAttributes.of(state)
+    n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
+    d_flat, d_transitions, d_dense = layout.split(gradient)
+    d_psi, d_pair, d_padded = np.zeros(n * width), np.zeros(n * width), np.zeros((layout.n_dense, width))
+    value, passes = 0.0, [(_NO_LABELS, state["weight"])]
+    if state["partial"][first:last].any():
+        passes.append((state["labels"], -state["partial"]))
+    for labels, weight in passes:
+        log_z = np.zeros(len(weight))
+        for a, b, rows in _batches(tokens.sequence_ptr, state["dense"], first, last):
+            rows = rows.astype(np.float64)
+            scores = tables.dense_scores(rows)
+            kernels.sum_up(
+                tokens, layout.kernel, tables.flat, tables.lanes, labels, weight, a, b, scores, d_flat, d_psi, d_pair,
+                log_z,
+            )  # fmt: skip
+            refuse_infeasible(log_z[a:b], state["first"] + a)
+            if rows.size:
+                d_padded += rows.T @ scores.reshape(len(rows), -1)
+        value += float(weight[first:last] @ log_z[first:last])
+    d_transitions[...] = (tables.lanes.psi * d_psi + d_pair).reshape(n, width)[:, :n]
+    d_dense[...] = d_padded[:, :n]
+    return value, gradient
+
+
+def _observed(
+    tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, layout: ChainLayout
+) -> Floats:
+    """What the log-likelihood's numerator is linear in: counts of what labelled sequences have."""
+    vector = np.zeros(layout.size)
+    state, pairs, of_columns = layout.split(vector)
+    kernels.observe(tokens, layout.kernel, labels, weight, 0, len(weight), state, pairs)
+    if dense.size:
+        per_token = np.repeat(weight, np.diff(tokens.sequence_ptr))
+        for y in range(layout.n_labels):
+            chosen = np.flatnonzero((labels == y) & (per_token != 0.0))
+            of_columns[:, y] = per_token[chosen] @ dense[chosen]
+    return vector
+
+
+def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: ChainLayout) -> Floats:
+    """Second derivatives at zero weights, divided by p (1 - p) for p = 1 / L, without what labels share."""
+    kernel, ptr, vector = layout.kernel, tokens.sequence_ptr, np.zeros(layout.size)
+    state, pairs, of_columns = layout.split(vector)
+    per_token = np.repeat(weight, np.diff(ptr))
+    sums = np.zeros(len(layout.number))
+    kernels.add_squares(tokens, per_token, sums)
+    in_rows = kernel.n_rows * kernel.width
+    state[:in_rows] = np.repeat(sums[: kernel.n_rows], kernel.width)
+    state[in_rows:] = np.repeat(sums[kernel.n_rows :], np.diff(kernel.slot_ptr))
+    pairs[...] = (1.0 / layout.n_labels) * per_token.sum()
+    for a, b, rows in _batches(ptr, dense, 0, len(weight)) if dense.size else ():
+        of_columns += (per_token[ptr[a] : ptr[b]] @ rows.astype(np.float64) ** 2)[:, None]
+    return vector
 
 
 # -- training ------------------------------------------------------------------------------------------------
-
-
-class ChainLikelihood:
-    """-log-likelihood of the known labels of sequences as a function of the vector of all weights.
-
-    It is `log_partition` minus the product of the weights with `observed`. Sequences of which some labels are not known
-    (-1) count with the sum over these. What is summed in which order depends on the data only, not on the number of
-    threads.
-
-    Args:
-        chains: the data.
-        labels: of all tokens, -1 where not known.
-        weight: of each sequence.
-        layout: of the vector.
-        allowed: which labels may follow which.
-    """
-
-    def __init__(
-        self, chains: TokenBlock, labels: Any, weight: Floats, layout: ChainLayout, allowed: Allowed
-    ) -> None:
-        self.chains, self.labels, self.layout, self.allowed = chains, labels, layout, allowed
-        ptr = chains.tokens.sequence_ptr
-        known = np.diff(np.concatenate([[0], np.cumsum(labels >= 0)])[ptr])
-        # without any label a sequence says nothing
-        self.weight = np.where(known > 0, weight, 0.0)
-        self.partial = np.where(known < np.diff(ptr), self.weight, 0.0)
-        work = int(ptr[-1]) * layout.n_labels**2 + len(chains.tokens.attribute)
-        most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // layout.size))
-        self.shards = chains.cut(max(1, min(most, work // _SHARD_WORK)))
-
-    def log_partition(self, vector: Floats, threads: int) -> tuple[float, Floats]:
-        """The sum of log Z, given what is known of partly labelled sequences, and its gradient."""
-        tables = ChainTables.of(self.layout, vector, self.allowed)
-        value, gradient = 0.0, np.zeros(self.layout.size)
-        for of_shard, slope in iterate_items(partial(self._of_shard, tables), self.shards, threads):
-            value += of_shard
-            gradient += slope
-        return value, gradient
-
-    def _of_shard(self, tables: ChainTables, shard: tuple[int, int]) -> tuple[float, Floats]:
-        """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
-        (first, last), chains, layout = shard, self.chains, self.layout
-        n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
-        d_flat, d_transitions, d_dense = layout.split(gradient)
-        d_psi, d_pair, d_padded = np.zeros(n * width), np.zeros(n * width), np.zeros((layout.n_dense, width))
-        value, passes = 0.0, [(_NO_LABELS, self.weight)]
-        if self.partial[first:last].any():
-            passes.append((self.labels, -self.partial))
-        for labels, weight in passes:
-            log_z = np.zeros(chains.n_sequences)
-            for a, b in chains.batches(first, last):
-                rows, scores = tables.dense_scores(chains, a, b)
-                kernels.sum_up(
-                    chains.tokens, layout.kernel, tables.flat, tables.lanes, labels, weight, a, b, scores, d_flat,
-                    d_psi, d_pair, log_z,
-                )  # fmt: skip
-                refuse_infeasible(log_z[a:b], chains.first + a)
-                if rows.size:
-                    d_padded += rows.T @ scores.reshape(len(rows), -1)
-            value += float(weight[first:last] @ log_z[first:last])
-        d_transitions[...] = (tables.lanes.psi * d_psi + d_pair).reshape(n, width)[:, :n]
-        d_dense[...] = d_padded[:, :n]
-        return value, gradient
-
-    def observed(self) -> Floats:
-        """What the log-likelihood's numerator is linear in: counts of what labelled sequences have."""
-        vector = np.zeros(self.layout.size)
-        state, pairs, dense = self.layout.split(vector)
-        tokens, whole = self.chains.tokens, self.weight - self.partial
-        kernels.observe(
-            tokens, self.layout.kernel, self.labels, whole, 0, self.chains.n_sequences, state, pairs
-        )
-        if self.chains.dense.size:
-            per_token = np.repeat(whole, np.diff(tokens.sequence_ptr))
-            for y in range(self.layout.n_labels):
-                chosen = np.flatnonzero((self.labels == y) & (per_token != 0.0))
-                dense[:, y] = per_token[chosen] @ self.chains.dense[chosen]
-        return vector
-
-    def curvature(self) -> Floats:
-        """Second derivatives at zero weights, divided by p (1 - p) for p = 1 / L, without what labels share."""
-        tokens, kernel, ptr = self.chains.tokens, self.layout.kernel, self.chains.tokens.sequence_ptr
-        vector = np.zeros(self.layout.size)
-        state, pairs, dense = self.layout.split(vector)
-        per_token = np.repeat(self.weight, np.diff(ptr))
-        sums = np.zeros(len(self.layout.number))
-        kernels.add_squares(tokens, per_token, sums)
-        in_rows = kernel.n_rows * kernel.width
-        state[:in_rows] = np.repeat(sums[: kernel.n_rows], kernel.width)
-        state[in_rows:] = np.repeat(sums[kernel.n_rows :], np.diff(kernel.slot_ptr))
-        pairs[...] = (1.0 / self.layout.n_labels) * per_token.sum()
-        if self.layout.n_dense:
-            for a, b in self.chains.batches(0, self.chains.n_sequences):
-                rows = slice(ptr[a], ptr[b])
-                dense += (per_token[rows] @ self.chains.dense[rows].astype(np.float64) ** 2)[:, None]
-        return vector
 
 
 class ChainFit(Learner):
     """Minimises c1 |w|_1 + c2 |w|^2 - log-likelihood; an iteration is a step of the optimiser.
 
     Args:
-        parts: of the data, numbered alike.
+        parts, states: of the data, numbered alike.
         features: which attributes have weights for which labels.
         transitions: which neighbouring labels have a weight, (L, L).
         n_dense: columns of dense features.
@@ -220,7 +308,8 @@ class ChainFit(Learner):
 
     def __init__(
         self,
-        parts: ChainParts,
+        parts: Backend,
+        states: Any,
         features: AttributeLabels,
         transitions: Bools,
         n_dense: int,
@@ -231,13 +320,13 @@ class ChainFit(Learner):
         max_iterations: int,
         threads: int | None,
     ) -> None:
-        self.limit, self.tol = max_iterations, float(delta)
-        self.parts, self.features, self.c2, self.threads = parts, features, float(c2), threads
+        self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
+        self.parts, self.features = parts, features
         self.layout = ChainLayout.of(features, len(transitions), n_dense)
         free: Bools = self.layout.join(True, transitions, True, np.bool_)
         #: Entries of the vector that are no weights; they stay zero.
         self.padding: Ints = np.flatnonzero(~free)
-        observed, curvature = parts.total("lay_out", self.layout)
+        self.states, (observed, curvature) = parts.total(lay_out, states, self.layout)
         self.observed: Floats = np.where(free, observed, 0.0)
         p = 1.0 / len(transitions)
         diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
@@ -249,7 +338,7 @@ class ChainFit(Learner):
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
         vector = point * self.scale
-        log_z, d_log_z = self.parts.total("log_partition", vector, self.threads)
+        _, (log_z, d_log_z) = self.parts.total(log_partition, self.states, vector, self.threads)
         gradient = 2.0 * self.c2 * vector
         gradient -= self.observed
         gradient += d_log_z
@@ -275,7 +364,7 @@ class ChainFit(Learner):
         row, arrays = {"objective": search.value}, search.arrays()
         if not search.stopped:
             return state.after(row, arrays=arrays)
-        failure = failure_of(search, False, steps_made(state.history), self.tol)
+        failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
     def resume(self, data: Any, state: State, saved: SavedState) -> State:
@@ -290,79 +379,79 @@ class ChainFit(Learner):
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
     """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
+    if (score > -np.inf).all():
+        return
     if np.isnan(score).any():
         raise PotentiaError(
             f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
         )
-    if np.any(score == -np.inf):
-        raise InfeasibleError(
-            f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
-        )
+    raise InfeasibleError(
+        f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
+    )
 
 
 # -- predicting ----------------------------------------------------------------------------------------------
 
 
-def best_labels(chains: TokenBlock, tables: ChainTables, threads: int) -> Any:
-    """The most likely labels of all tokens [Viterbi]."""
-    labels = np.zeros(int(chains.tokens.sequence_ptr[-1]), dtype=np.int32)
-    score = np.zeros(chains.n_sequences)
+def best_labels(
+    tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0
+) -> Any:
+    """The most likely labels of all tokens [Viterbi]; messages number the sequences from `first` on."""
+    ptr = tokens.sequence_ptr
+    labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
 
     def piece(ends: tuple[int, int]) -> None:
-        for a, b in chains.batches(*ends):
-            scores = tables.dense_scores(chains, a, b)[1]
+        for a, b, rows in _batches(ptr, dense, *ends):
+            scores = tables.dense_scores(rows)
             kernels.best_labels(
-                chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score
+                tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score
             )
 
-    map_items(piece, _pieces(chains), threads)
-    refuse_infeasible(score, chains.first)
+    map_items(piece, _cut(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
+    refuse_infeasible(score, first)
     return labels
 
 
-def marginals(chains: TokenBlock, tables: ChainTables, threads: int) -> tuple[Floats, Floats]:
+def marginals(
+    tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0
+) -> tuple[Floats, Floats]:
     """Probabilities of all labels (tokens, L), and log Z of each sequence."""
-    ends, n = chains.tokens.sequence_ptr, tables.layout.n_labels
+    ptr, layout = tokens.sequence_ptr, tables.layout
     mu, log_z, weight = (
-        np.zeros((int(ends[-1]), n)),
-        np.zeros(chains.n_sequences),
-        np.ones(chains.n_sequences),
+        np.zeros((int(ptr[-1]), layout.n_labels)),
+        np.zeros(len(ptr) - 1),
+        np.ones(len(ptr) - 1),
     )
 
-    def piece(cut: tuple[int, int]) -> None:
-        for a, b in chains.batches(*cut):
-            scores = tables.dense_scores(chains, a, b)[1]
-            if not scores.size:
-                scores = np.zeros(int(ends[b] - ends[a]) * tables.layout.kernel.width)
+    def piece(ends: tuple[int, int]) -> None:
+        for a, b, rows in _batches(ptr, dense, *ends):
+            n = int(ptr[b] - ptr[a])
+            scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)
             kernels.sum_up(
-                chains.tokens, tables.layout.kernel, tables.flat, tables.lanes, _NO_LABELS, weight, a, b, scores,
-                _NONE, _NONE, _NONE, log_z,
+                tokens, layout.kernel, tables.flat, tables.lanes, _NO_LABELS, weight, a, b, scores, _NONE, _NONE, _NONE,
+                log_z,
             )  # fmt: skip
-            refuse_infeasible(log_z[a:b], chains.first + a)
-            mu[ends[a] : ends[b]] = scores.reshape(int(ends[b] - ends[a]), -1)[:, :n]
+            refuse_infeasible(log_z[a:b], first + a)
+            mu[ptr[a] : ptr[b]] = scores.reshape(n, -1)[:, : layout.n_labels]
 
-    map_items(piece, _pieces(chains), threads)
+    map_items(piece, _cut(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
     return mu, log_z
 
 
-def _pieces(chains: TokenBlock) -> list[tuple[int, int]]:
-    return chains.cut(1 + int(chains.tokens.sequence_ptr[-1]) // _PIECE_TOKENS)
-
-
 def k_best_labels(
-    chains: TokenBlock, tables: ChainTables, k: int, threads: int
+    tables: ChainTables, tokens: TokenAttributes, dense: Any, k: int, threads: int
 ) -> list[list[tuple[list[int], float]]]:
     """The k most likely labellings of each sequence with their log-probabilities, best first."""
-    log_z, kernel = marginals(chains, tables, threads)[1], tables.layout.kernel
+    log_z, kernel = marginals(tables, tokens, dense, threads)[1], tables.layout.kernel
     answers: list[list[tuple[list[int], float]]] = []
-    for number, (begin, end) in enumerate(pairwise(chains.tokens.sequence_ptr.tolist())):
+    for number, (begin, end) in enumerate(pairwise(tokens.sequence_ptr.tolist())):
         if begin == end:
             answers.append([([], 0.0)])
             continue
         u = np.zeros((end - begin, kernel.width))
-        if chains.dense.size:
-            u += tables.dense_scores(chains, number, number + 1)[1].reshape(u.shape)
-        kernels.score_tokens(chains.tokens, kernel, tables.flat, begin, end, u.ravel())
+        if dense.size:
+            u += tables.dense_scores(dense[begin:end]).reshape(u.shape)
+        kernels.score_tokens(tokens, kernel, tables.flat, begin, end, u.ravel())
         labels, score = np.empty((k, end - begin), dtype=np.int64), np.empty(k)
         sequences.k_best_states(tables.lanes, u[:, : tables.layout.n_labels], labels, score)
         log_p = (score - log_z[number]).tolist()

@@ -3,273 +3,193 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.backend import Backend
 from ..base.saving import digest_of
-from ..base.threads import thread_count
 from ..base.types import Floats, Ints, PotentiaError
-from ..features.attributes import AttributeIndex, Columns, check_sequences, n_columns
-from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
-from ..features.parts import HeldSequences, Parts, Sequences, Source
-from ..features.schemes import Allowed
-from ..kernels import attributes as kernels
-from .backends.connection import current
-from .chain import ChainLikelihood, TokenBlock, in_layout
-from .chain_layout import (
-    AttributeLabels,
-    ChainLayout,
+from ..features.attributes import (
+    AttributeIndex,
+    Columns,
     Label,
-    check_allowed,
     check_lengths,
+    check_sequences,
     encode_labels,
     label_classes,
     label_values,
+    n_columns,
     pack_names,
     sequence_weights,
     unpack_names,
 )
+from ..features.example import Example, Parts, Sequences, Source
+from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
+from ..features.schemes import Allowed, check_allowed
+from ..kernels import attributes as kernels
+from ..kernels.attributes import TokenAttributes
+from .backends.connection import current
+from .chain import AttributeLabels, ChainWeights
 from .data import open_backend
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
 PART_TOKENS = 1 << 18
 
+#: What is known of a part: arrays of its tokens, labels and weights, and small values beside them.
+PartState = Mapping[str, Any]
 
-class PartFacts(NamedTuple):
-    """What a part has: sequences, whether any has a positive weight, labels, columns of dense features, other numbers
-    than 1 among its attributes.
-    """
 
-    n_sequences: int
-    weighted: bool
-    labels: list[Label]
-    columns: Columns
-    numeric: bool
+class HeldSequences(Source):
+    """Sequences in memory, or an iterator over them, which is read once."""
+
+    in_memory: ClassVar[bool] = True
+
+    def __init__(self, held: Sequences) -> None:
+        self.held = held
+
+    @property
+    def name(self) -> str:
+        """The numbers of the sequences."""
+        return f"sequences from {self.held.first} on"
+
+    def load(self) -> list[Example]:
+        """Refused: these are no examples."""
+        raise PotentiaError(f"{self.name} are no examples.")
+
+    def sequences(self) -> Sequences:
+        """The sequences."""
+        return self.held
 
 
 class ChainPart:
-    """Sequences of one source: read, numbered as all parts agree on, and put into the layout of the weights.
-
-    A part that is read has local numbers for attributes and labels. `number` replaces them by those of the data
-    set, and `lay_out` makes it ready for `log_partition`.
-    """
+    """Sequences of one source, which the functions below read and number; it is how to build itself elsewhere."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        #: The part's state: things that stay in memory, and arrays.
-        self.small: dict[str, Any] = {}
-        self.arrays: dict[str, Any] = {}
-        self._likelihood: ChainLikelihood | None = None
-
-    def read(self) -> None:
-        """Read the sequences, unless they were."""
-        if self.small:
-            return
-        try:
-            given = self.source.sequences()
-            values = list(label_values(given.y, given.first))
-            index = AttributeIndex()
-            encoded = index.learn(given.X, given.first)
-            check_lengths(given.y, np.diff(encoded.sequence_ptr).tolist(), given.first, given.total)
-            weight = sequence_weights(given.weight, len(encoded.sequence_ptr) - 1)
-        except PotentiaError as error:
-            if isinstance(self.source, HeldSequences):
-                raise
-            raise type(error)(f"{self.source.name}: {error}") from None
-        labels, names = encode_labels(given.y, values), pack_names(index.numbers, "surrogatepass")
-        self.arrays = {**encoded._asdict(), "labels": labels, "weight": weight, **names}
-        self.small = {"first": given.first, "labels": values, "columns": index.columns}
-
-    def overview(self) -> PartFacts:
-        """What the part has."""
-        self.read()
-        weight, numeric = self.arrays["weight"], bool(self.arrays["value"].size)
-        return PartFacts(
-            len(weight), bool(weight.any()), self.small["labels"], self.small["columns"], numeric
-        )
-
-    def names(self) -> list[str]:
-        """The names of the part's attributes, in the order in which they occur."""
-        return list(unpack_names(self.arrays, "surrogatepass"))
-
-    def moments(self) -> tuple[Moments, Moments]:
-        """Of the values of the part's attributes, and of its dense columns; sequences without labels do not count."""
-        arrays = self.arrays
-        tokens = np.diff(arrays["sequence_ptr"])
-        number = np.repeat(np.arange(len(tokens)), tokens)
-        labelled = np.bincount(number, arrays["labels"] >= 0, len(tokens)) > 0
-        per_token = np.where(labelled, arrays["weight"], 0.0)[number]
-        value = arrays["value"] if arrays["value"].size else np.ones(len(arrays["attribute"]))
-        per_item = np.repeat(per_token, np.diff(arrays["item_ptr"]))
-        n = len(arrays["name_ptr"]) - 1
-        return attribute_moments(arrays["attribute"], value, per_item, n), column_moments(
-            arrays["dense"], per_token
-        )
-
-    def digest(self) -> str:
-        """Equal for equal sequences, labels and weights."""
-        texts = np.array([*self.small["labels"], None], dtype=object)
-        spelled = "\n".join(map(repr, texts[self.arrays["labels"]].tolist()))
-        return digest_of([spelled, *(array for name, array in self.arrays.items() if name != "labels")])
-
-    # -- numbering -------------------------------------------------------------------------------------------
-
-    def number(
-        self,
-        numbers: Any,
-        classes: Sequence[Label],
-        columns: Columns,
-        allowed: Allowed,
-        scheme: str | None,
-        everything: bool,
-        counted: bool,
-        offsets: Offsets | None,
-    ) -> Floats:
-        """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
-
-        numbers: of the part's attributes. allowed: by the scheme. everything: the features need not be found.
-        counted: find how often. offsets: of numbers far from zero.
-        """
-        arrays, n, first = self.arrays, len(classes), self.small["first"]
-        known = encode_labels([[*self.small["labels"], None]], classes)
-        arrays["labels"] = labels = known[arrays["labels"]]
-        check_allowed(arrays["sequence_ptr"], labels, classes, allowed, scheme, first)
-        arrays["dense"] = _spread(arrays["dense"], self.small["columns"], columns)
-        if offsets is not None:
-            offsets, numbers = offsets.local(numbers)
-            items = offsets.announce(
-                arrays["item_ptr"], arrays["attribute"], arrays["value"], arrays["dense"]
-            )
-            arrays["item_ptr"], arrays["attribute"], arrays["value"] = items
-        if not everything:
-            arrays |= _features(tokens_of(arrays), labels, numbers, n, counted)
-        if offsets is not None:  # after the values were counted
-            arrays["value"], arrays["dense"] = offsets.centre(
-                arrays["attribute"], arrays["value"], arrays["dense"]
-            )
-        arrays["attribute"] = numbers[arrays["attribute"]]
-        for name in ("names", "name_ptr"):
-            del arrays[name]
-        self.small = {"first": first, "allowed": allowed}
-        return _observed_pairs(arrays["sequence_ptr"], labels, n)
-
-    def features(self) -> tuple[Ints, Floats | None]:
-        """Attribute * L + label of every feature, ascending, and the sum of its values, if it was counted."""
-        return self.arrays["code"], self.arrays.get("count")
-
-    def lay_out(self, layout: ChainLayout) -> tuple[Floats, Floats]:
-        """Put the tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
-        tokens = tokens_of(self.arrays)
-        value = tokens.value.copy() if tokens.value.size else tokens.value
-        self.arrays |= in_layout(
-            tokens._replace(attribute=tokens.attribute.copy(), value=value), layout
-        )._asdict()
-        for name in ("code", "count"):
-            self.arrays.pop(name, None)
-        self.small |= {"layout": layout}
-        likelihood = self._ready()
-        return likelihood.observed(), likelihood.curvature()
-
-    # -- training --------------------------------------------------------------------------------------------
-
-    def log_partition(self, vector: Floats, threads: int | None) -> tuple[float, Floats]:
-        """The sum of log Z of the sequences, and its gradient."""
-        return self._ready().log_partition(vector, thread_count(threads))
-
-    def _ready(self) -> ChainLikelihood:
-        if self._likelihood is None:
-            arrays, small = self.arrays, self.small
-            chains = TokenBlock(tokens_of(arrays), arrays["dense"], small["first"])
-            self._likelihood = ChainLikelihood(
-                chains, arrays["labels"], arrays["weight"], small["layout"], small["allowed"]
-            )
-        return self._likelihood
-
-    # -- backends --------------------------------------------------------------------------------------------
-
-    def n_bytes(self) -> int:
-        """What the source takes it for."""
-        return self.source.n_bytes() or 0
-
-    def reusable(self) -> None:
-        """Nothing that other parts would need."""
-        return
-
-
-def _call(part: ChainPart, state: Mapping[str, Any], method: str, args: Sequence[Any]) -> tuple[Any, Any]:
-    """What a method of a part in some state gives, and the state after it."""
-    work = ChainPart(part.source)
-    work.small, work.arrays = dict(state.get("small", {})), {k: v for k, v in state.items() if k != "small"}
-    work._likelihood = part._likelihood
-    result = getattr(work, method)(*args)
-    part._likelihood = work._likelihood  # it follows from the state that `lay_out` makes, the last one
-    after = {**work.arrays, "small": work.small}
-    same = _same(work.small, state.get("small", {})) and _same(work.arrays, {**state, "small": None}, 1)
-    return state if same else after, result
-
-
-def _same(a: Mapping[str, Any], b: Mapping[str, Any], more: int = 0) -> bool:
-    """Whether two dictionaries hold the same objects, the second `more` others."""
-    return len(a) + more == len(b) and all(b.get(name) is value for name, value in a.items())
-
-
-def _call_own(part: ChainPart, state: Any, own: Any, method: str, args: Sequence[Any]) -> tuple[Any, Any]:
-    return _call(part, state, method, (own, *args))
-
-
-class ChainParts:
-    """Methods of the parts of a data set, wherever they are, by name; holds the states that they are in."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend, self.states = backend, None
-
-    @property
-    def n_parts(self) -> int:
-        """Number of parts."""
-        return self.backend.n_parts
-
-    def each(self, method: str, *args: Any, own: Sequence[Any] | None = None) -> list[Any]:
-        """The method's result for every part."""
-        function = _call if own is None else _call_own
-        self.states, found = self.backend.map(function, self.states, method, args, own=own)
-        return found
-
-    def at(self, number: int, method: str, *args: Any) -> Any:
-        """The method's result for one part."""
-        return self.backend.at(number, _call, self.states, method, args)
-
-    def total(self, method: str, *args: Any) -> Any:
-        """The sum of the method's results."""
-        self.states, found = self.backend.total(_call, self.states, method, args)
-        return found
-
-    def statistics(self) -> dict[str, Any]:
-        """What the rounds since the last call took."""
-        return self.backend.statistics()
-
-
-@dataclass(frozen=True)
-class ChainRecipe:
-    """How to build a part, which is read when it is first asked for something."""
-
-    source: Source
 
     @property
     def name(self) -> str:
         """What messages call the part."""
         return self.source.name
 
-    def n_bytes(self) -> int | None:
-        """About how large it is, where that is known without reading it."""
-        return self.source.n_bytes()
+    def n_bytes(self) -> int:
+        """About how large it is, 0 where that is not known without reading it."""
+        return self.source.n_bytes() or 0
 
     def build(self) -> ChainPart:
         """The part."""
         return ChainPart(self.source)
+
+    def reusable(self) -> None:
+        """Nothing that other parts would need."""
+        return
+
+
+# -- what is done to a part: functions of the part and its state, which return the next state and a result ----------
+
+
+def read_part(
+    part: ChainPart, _: PartState
+) -> tuple[PartState, tuple[list[Label], Columns, bool, bool | None]]:
+    """Read the sequences; attributes and labels have the part's numbers.
+
+    Results: labels, columns of dense features, whether attributes have other values than 1, and whether any sequence
+    has a positive weight, None without sequences.
+    """
+    try:
+        given = part.source.sequences()
+        values = list(label_values(given.y, given.first))
+        index = AttributeIndex()
+        tokens, dense = index.learn(given.X, given.first)
+        check_lengths(given.y, np.diff(tokens.sequence_ptr).tolist(), given.first, given.total)
+        weight = sequence_weights(given.weight, len(tokens.sequence_ptr) - 1)
+    except PotentiaError as error:
+        if isinstance(part.source, HeldSequences):
+            raise
+        raise type(error)(f"{part.name}: {error}") from None
+    state = {
+        **tokens._asdict(),
+        "dense": dense,
+        "labels": encode_labels(given.y, values),
+        "weight": weight,
+        **pack_names(index.numbers),
+        "first": given.first,
+        "values": values,
+        "columns": index.columns,
+    }
+    weighted = bool(weight.any()) if len(weight) else None
+    return state, (values, index.columns, bool(tokens.value.size), weighted)
+
+
+def part_names(_: ChainPart, state: PartState) -> tuple[PartState, list[str]]:
+    """The names of the part's attributes, in the order in which they occur."""
+    return state, unpack_names(state)
+
+
+def part_moments(_: ChainPart, state: PartState) -> tuple[PartState, tuple[Moments, Moments]]:
+    """Of the values of the part's attributes, and of its dense columns; sequences without labels do not count."""
+    tokens = np.diff(state["sequence_ptr"])
+    number = np.repeat(np.arange(len(tokens)), tokens)
+    labelled = np.bincount(number, state["labels"] >= 0, len(tokens)) > 0
+    per_token = np.where(labelled, state["weight"], 0.0)[number]
+    value = state["value"] if state["value"].size else np.ones(len(state["attribute"]))
+    per_item = np.repeat(per_token, np.diff(state["item_ptr"]))
+    of_values = attribute_moments(state["attribute"], value, per_item, len(state["name_ptr"]) - 1)
+    return state, (of_values, column_moments(state["dense"], per_token))
+
+
+def part_digest(_: ChainPart, state: PartState) -> tuple[PartState, str]:
+    """Equal for equal sequences, labels and weights."""
+    texts = np.array([*state["values"], None], dtype=object)
+    spelled = "\n".join(map(repr, texts[state["labels"]].tolist()))
+    arrays = [v for name, v in state.items() if isinstance(v, np.ndarray) and name != "labels"]
+    return state, digest_of([spelled, *arrays])
+
+
+def number_part(
+    _: ChainPart,
+    state: PartState,
+    numbers: Any,
+    classes: Sequence[Label],
+    columns: Columns,
+    allowed: Allowed,
+    scheme: str | None,
+    everything: bool,
+    counted: bool,
+    offsets: Offsets | None,
+) -> tuple[PartState, Floats]:
+    """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
+
+    numbers: of the part's attributes. allowed: by the scheme. everything: the features need not be found.
+    counted: find how often. offsets: of numbers far from zero.
+    """
+    labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
+    if scheme is not None:
+        check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
+    tokens, dense = TokenAttributes.of(state), _spread(state["dense"], state["columns"], columns)
+    if offsets is not None:
+        offsets, numbers = offsets.local(numbers)
+        tokens = TokenAttributes(tokens.sequence_ptr, *offsets.announce(*tokens[1:], dense))
+    features = {} if everything else _features(tokens, labels, numbers, len(classes), counted)
+    if offsets is not None:  # after the values were counted
+        value, dense = offsets.centre(tokens.attribute, tokens.value, dense)
+        tokens = tokens._replace(value=value)
+    new = {
+        **tokens._replace(attribute=numbers[tokens.attribute])._asdict(),
+        **features,
+        "dense": dense,
+        "labels": labels,
+        "weight": state["weight"],
+        "first": state["first"],
+        "allowed": allowed,
+    }
+    return new, _observed_pairs(tokens.sequence_ptr, labels, len(classes))
+
+
+def part_features(_: ChainPart, state: PartState) -> tuple[PartState, tuple[Ints, Floats | None]]:
+    """Attribute * L + label of every feature, ascending, and the sum of its values, if it was counted."""
+    return state, (state["code"], state.get("count"))
 
 
 def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
@@ -282,13 +202,8 @@ def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
     return rows
 
 
-def tokens_of(arrays: Mapping[str, Any]) -> kernels.TokenAttributes:
-    """The tokens among a part's arrays."""
-    return kernels.TokenAttributes(*map(arrays.__getitem__, kernels.TokenAttributes._fields))
-
-
 def _features(
-    tokens: kernels.TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool
+    tokens: TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool
 ) -> dict[str, Any]:
     """The features of a part by the numbers of the data set, ascending, with the sums of their values if asked for."""
     ptr, seen, count = kernels.count_labels(tokens, labels, len(numbers), n_labels)
@@ -297,13 +212,13 @@ def _features(
     owner = np.repeat(np.arange(len(count)), count)
     code = numbers[owner].astype(np.int64) * n_labels + label
     order = np.argsort(code, kind="stable")
-    features = {"code": code[order]}
+    found = {"code": code[order]}
     if counted:
-        features["count"] = _counts(tokens, labels, owner * n_labels + label, n_labels)[order]
-    return features
+        found["count"] = _counts(tokens, labels, owner * n_labels + label, n_labels)[order]
+    return found
 
 
-def _counts(tokens: kernels.TokenAttributes, labels: Any, code: Ints, n_labels: int) -> Floats:
+def _counts(tokens: TokenAttributes, labels: Any, code: Ints, n_labels: int) -> Floats:
     """The sum of the values of each feature; `code` ascends."""
     item_label = np.repeat(labels, np.diff(tokens.item_ptr))
     seen = np.flatnonzero(item_label >= 0)
@@ -331,34 +246,34 @@ class ChainData:
     at once.
 
     Attributes:
-        parts: the backend.
+        parts, states: the backend, and what is known of its parts before they are numbered.
         index: numbers of all attributes and columns of dense features.
         classes: the labels, in order.
     """
 
     def __init__(self, sources: Sequence[Source], resident: int = 1, marked: bool = False) -> None:
         in_memory = all(source.in_memory for source in sources)
-        recipes = [ChainRecipe(source) for source in sources]
-        self.parts = parts = ChainParts(open_backend(recipes, in_memory, resident))
-        facts: list[PartFacts] = parts.each("overview")
-        if not any(part.weighted for part in facts) and any(part.n_sequences for part in facts):
+        self.parts = open_backend([ChainPart(source) for source in sources], in_memory, resident)
+        self.states: Any
+        self.states, facts = self.parts.map(read_part, None)
+        labels, columns, numeric, weighted = zip(*facts, strict=True)
+        if True not in weighted and False in weighted:
             raise PotentiaError("sample_weight is zero for every sequence.")
-        self.classes: list[Label] = label_classes({label for part in facts for label in part.labels})
+        self.classes: list[Label] = label_classes(set().union(*labels))
         #: Of the data, where it was asked for.
-        self.digests: list[str] = parts.each("digest") if marked else []
+        self.digests: list[str] = self.parts.map(part_digest, self.states)[1] if marked else []
         #: Of the attributes and arrays with small numbers the one with the least sum of squares, and that sum.
         self.faintest: tuple[str, float] | None = None
         self._numbers: list[Any] = []
         numbers: dict[str, int] = {}
-        for k in range(parts.n_parts):
+        for k in range(self.parts.n_parts):
             # one part's names at a time: the client holds those of the whole data set only once
-            names: list[str] = parts.at(k, "names")
+            names: list[str] = self.parts.at(k, part_names, self.states)
             of_names = (numbers.setdefault(name, len(numbers)) for name in names)
             self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(names)))
-        columns = _join_columns([part.columns for part in facts])
-        self.index = AttributeIndex(numbers, columns)
-        if columns or any(part.numeric for part in facts):
-            self._find_offsets([part.columns for part in facts])
+        self.index = AttributeIndex(numbers, _join_columns(columns))
+        if self.index.columns or any(numeric):
+            self._find_offsets(columns)
 
     def _find_offsets(self, columns: Sequence[Columns]) -> None:
         """Offsets of numbers far from zero; the attributes that say where these are get the next numbers."""
@@ -366,7 +281,7 @@ class ChainData:
         names = list(index.numbers)
         values, dense = Moments.none(len(names)), Moments.none(self.n_dense)
         for part, numbers_of_part in enumerate(self._numbers):
-            of_values, of_dense = self.parts.at(part, "moments")
+            of_values, of_dense = self.parts.at(part, part_moments, self.states)
             values.add(of_values, numbers_of_part)
             dense.add(of_dense, _places(columns[part], index.columns))
         of_attributes, of_columns = values.offsets(), dense.offsets()
@@ -397,8 +312,8 @@ class ChainData:
 
     def number(
         self, allowed: Allowed, scheme: str | None, everything: bool, least: float
-    ) -> tuple[AttributeLabels, Floats]:
-        """Number all parts alike; the features, and how often each label follows each.
+    ) -> tuple[Any, AttributeLabels, Floats]:
+        """Number all parts alike; the parts' states, the features, and how often each label follows each.
 
         allowed: by the scheme. everything: features are all attributes with all labels. least: what the values of a
         feature must sum to.
@@ -406,15 +321,14 @@ class ChainData:
         everything = everything and least <= 0
         offsets = self.index.centring() if self.index.is_centred else None
         options = self.classes, self.index.columns, allowed, scheme, everything, least > 0, offsets
-        pairs: Floats = sum(self.parts.each("number", *options, own=self._numbers))
-        self._numbers = []
+        states, pairs = self.parts.map(number_part, self.states, *options, own=self._numbers)
+        self.states, self._numbers = None, []
         n_attributes, n = len(self.index.numbers), len(self.classes)
         code: Ints = np.arange(n_attributes * n)
         if not everything:
-            code = _join_features(
-                (self.parts.at(part, "features") for part in range(self.parts.n_parts)), least
-            )
-        return AttributeLabels.of_codes(code, n_attributes, n), pairs
+            numbers = range(self.parts.n_parts)
+            code = _join_features((self.parts.at(k, part_features, states) for k in numbers), least)
+        return states, AttributeLabels.of_codes(code, n_attributes, n), sum(pairs)
 
 
 def _join_features(of_parts: Iterable[tuple[Ints, Floats | None]], least: float) -> Ints:
@@ -486,3 +400,74 @@ def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
             tokens = 0
         tokens += n
     return [*zip(cuts, [*cuts[1:], len(lengths)], strict=True)]
+
+
+# -- weights by name -----------------------------------------------------------------------------------------
+
+
+def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
+    """Weights without features of weight zero, and attributes without any."""
+    ptr, left_features = weights.features.ptr, weights.state != 0.0
+    owner = np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+    count = np.bincount(owner[left_features], minlength=len(ptr) - 1)
+    left = count > 0
+    for name in index.offsets:  # of which one attribute says that the other is there
+        left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+    ptr = np.concatenate([[0], np.cumsum(count[left])])
+    features = AttributeLabels(ptr, weights.features.label[left_features])
+    if not left.all():
+        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
+        numbers = {name: k for k, name in enumerate(names)}
+        offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
+        index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets)
+    return weights._replace(features=features, state=weights.state[left_features]), index
+
+
+def transferred(
+    old: ChainWeights,
+    before: AttributeIndex,
+    old_classes: Sequence[Label],
+    fresh: ChainWeights,
+    index: AttributeIndex,
+    classes: Sequence[Label],
+) -> ChainWeights:
+    """Old weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
+    known = {label: k for k, label in enumerate(old_classes)}
+    place = np.array([known.get(label, -1) for label in classes])
+    state, pairs, dense = fresh.state.copy(), fresh.pairs.copy(), fresh.dense.copy()
+    for name, number in index.numbers.items():
+        if (number_before := before.numbers.get(name)) is None:
+            continue
+        entries = slice(*old.features.ptr[number_before : number_before + 2])
+        by_label = dict(zip(old.features.label[entries].tolist(), old.state[entries].tolist(), strict=True))
+        for k in range(*fresh.features.ptr[number : number + 2]):
+            state[k] = by_label.get(int(place[fresh.features.label[k]]), 0.0)
+    both = np.flatnonzero(place >= 0)
+    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
+    for name, (first, end) in index.columns.items():
+        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
+            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
+    weights = ChainWeights(fresh.features, state, pairs, dense)
+    _move(weights, before, index)
+    return weights
+
+
+def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:
+    """Adapt what numbers add by being there to offsets other than before."""
+    ptr, label, state = *weights.features, weights.state
+
+    def add(name: str, score: Floats) -> None:
+        entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
+        state[entries] += score[label[entries]]
+
+    for name, offset in index.offsets.items():
+        entries = slice(*ptr[(k := index.numbers[name]) : k + 2])
+        of_number = np.zeros(len(weights.pairs))
+        of_number[label[entries]] = state[entries]
+        add(name, of_number * (offset - before.offsets.get(name, 0.0)))
+    for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+        gap = index.column_offsets[first:end].copy()
+        if name in before.columns and before.column_offsets.size:
+            gap -= before.column_offsets[slice(*before.columns[name])]
+        if presence_name(name) in index.numbers:
+            add(name, gap @ weights.dense[first:end])

@@ -1,175 +1,65 @@
-"""`Dataset`: the parts of a data set behind a backend, and what they have in common."""
+"""`Dataset`: the parts of a data set behind a backend, and what they have in common; predictions of parts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import Backend, Local, PartFunction, Recipe, opened
+from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, Recipe, opened
 from ..base.memory import check_memory
+from ..base.threads import iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example
-from ..features.parts import Examples, Held, Parts, Source
+from ..features.example import Example, Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
+from ..graph.scores import Scores
+from ..inference.base import Inference
 from ..potentials.base import Potential
-from ..potentials.problem import Problem, RowsOf
-from .backends.connection import current
+from ..potentials.problem import Problem, Rows, RowsOf
 from .backends.distributed import Distributed
-from .backends.out_of_core import OutOfCore
-from .examples import SHARD_ENTRIES, table_entries, whole_kinds
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
+    SHARD_ENTRIES,
     KindFacts,
     Overview,
+    Part,
     PartRecipe,
-    count_rows,
-    overview,
-    plain_rows,
+    Shard,
+    check_widths,
+    table_entries,
 )
 
 #: Table entries of a part: about twenty shards. Cuts never depend on the number of threads or workers.
 PART_ENTRIES = 4_000_000
+#: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
+_VECTORS = 25
 
 
-class Dataset:
-    """Parts of consecutive examples, and facts that hold for all of them.
-
-    Attributes:
-        parts: the backend.
-        examples: what the parts were built from, a list or `pt.parts`.
-        untouched: the parts are these very examples, with all their variables.
-        by_part: per part the facts of the kinds that it has.
-        n_given, n_examples: per part how many examples it was built from, and how many of them take part.
-        n_states: largest number of states of a variable of the examples.
-        facts: per kind those of the parts that have it.
-        shapes: per kind the table shape of its regions, for the kinds that any part has.
-    """
-
-    def __init__(self, parts: Backend, examples: Examples = ()) -> None:
-        self.parts, self.examples = parts, examples
-        found: list[Overview] = parts.map(overview, None)[1]
-        self.n_states = max(own.n_states for own in found)
-        self.untouched = all(own.untouched for own in found)
-        taking_part = [number for number, own in enumerate(found) if own.n_examples]
-        if not taking_part:
-            some = any(own.n_given for own in found)
-            reason = "no variable of these examples has a label and a positive weight."
-            raise PotentiaError(reason if some else "there are no examples.")
-        if len(taking_part) < len(found):
-            parts.keep(taking_part)
-            found = [found[number] for number in taking_part]
-        self.by_part = [own.facts for own in found]
-        self.n_given = [own.n_given for own in found]
-        self.n_examples = [own.n_examples for own in found]
-        self.facts = _agree(self.by_part)
-        self.shapes = {kind: facts[0].shape for kind, facts in self.facts.items()}
-
-    @classmethod
-    def of(
-        cls,
-        examples: Examples,
-        potentials: Mapping[str, Potential],
-        part_entries: int | None = None,
-        here: bool = False,
-        **options: Any,
-    ) -> Dataset:
-        """The examples, a list cut into parts; on the cluster if there is one, unless `here`.
-
-        options: what else a `PartRecipe` says.
-        """
-        sources, resident = _sources(examples, part_entries)
-        kinds, whole = list(potentials), whole_kinds(potentials)
-        recipes = [PartRecipe(source, kinds, whole, **options) for source in sources]
-        in_memory = here or all(source.in_memory for source in sources)
-        data = cls(open_backend(recipes, in_memory, resident, here), examples)
-        if options.get("class_weight") is not None:
-            class_factors(options["class_weight"], data.n_states)
-        return data
-
-    def n_rows(self, kind: str) -> int:
-        """Number of regions of a kind."""
-        return sum(own.n_rows for own in self.facts[kind])
-
-    def n_outputs(self, kind: str) -> int:
-        """Number of configurations of a kind's regions."""
-        return math.prod(self.shapes[kind])
-
-    def n_features(self, kind: str) -> int:
-        """Number of features of a kind's regions."""
-        return next((own.n_features for own in self.facts[kind] if own.n_features is not None), 0)
-
-    def problem(self, kind: str, rows_of: RowsOf | None = None, states: Any = None) -> Problem:
-        """All rows of a kind, without biases unless `rows_of` gives them."""
-        sizes = [own[kind].n_rows if kind in own else 0 for own in self.by_part]
-        weight = sum(own.weight for own in self.facts[kind])
-        rows_of = rows_of or partial(plain_rows, kind=kind)
-        return self._problem(kind, rows_of, states, sizes, weight)
-
-    def selection(self, kind: str, rows_of: RowsOf, states: Any) -> Problem:
-        """Those rows of a kind that `rows_of` gives, which are counted first."""
-        sizes, weights = zip(*self.parts.map(count_rows, states, rows_of)[1], strict=True)
-        return self._problem(kind, rows_of, states, sizes, float(sum(weights)))
-
-    def _problem(
-        self, kind: str, rows_of: RowsOf, states: Any, sizes: Sequence[int], weight: float
-    ) -> Problem:
-        n_features, n_outputs = self.n_features(kind), self.n_outputs(kind)
-        return Problem(self.parts, states, rows_of, sizes, n_features, n_outputs, weight)
-
-    def begin(self, potentials: Mapping[str, Potential]) -> dict[str, Potential]:
-        """The potentials, those that were never fitted as zero functions of this data."""
-        return {
-            kind: potential if potential.is_fitted else potential.begin(self.problem(kind))
-            for kind, potential in potentials.items()
-        }
-
-    def holds(self, examples: Examples) -> bool:
-        """Whether the parts are these very examples, with all their variables."""
-        return self.untouched and self.examples is examples
-
-    def fetch(self, function: PartFunction, states: Any) -> Iterable[Any]:
-        """A function's result of every part, fetched one after another where they are not all in memory."""
-        if states is None:
-            return []
-        if self.parts.in_memory:
-            return self.parts.map(function, states)[1]
-        return (self.parts.at(number, function, states) for number in range(self.parts.n_parts))
-
-    def restore(self, function: PartFunction, states: Any, saved: Sequence[Mapping[str, Floats]]) -> Any:
-        """The states that a function makes of these and what a checkpoint has of every part."""
-        if len(saved) != self.parts.n_parts:
-            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
-        return self.parts.map(function, states, own=saved)[0]
-
-    def require(self, kinds: Iterable[str]) -> None:
-        """Refuse kinds that no example has."""
-        for kind in kinds:
-            if kind not in self.shapes:
-                raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
+# -- examples --------------------------------------------------------------------------------------------------
 
 
-def open_backend(
-    recipes: Sequence[Recipe], in_memory: bool, resident: int = 1, here: bool = False
-) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once."""
-    connection = None if here else current()
-    if connection is not None:
-        return opened(Distributed(connection, recipes))
-    if in_memory:
-        return opened(Local([recipe.build() for recipe in recipes]))
-    return opened(OutOfCore(recipes, resident))
-
-
-def _sources(examples: Examples, part_entries: int | None) -> tuple[Sequence[Source], int]:
-    """Where parts come from, and how many of them are in memory at once where they are not all."""
+def list_examples(examples: Any) -> Examples:
+    """A list of at least one example, or parts as they are, or a sentence about what was given."""
     if isinstance(examples, Parts):
-        return examples.sources, examples.resident
-    return hold_examples(examples, PART_ENTRIES if part_entries is None else part_entries), 1
+        return examples
+    if not np.iterable(examples):
+        raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
+    found = list(checked_examples(examples))
+    if not found:
+        raise PotentiaError("there are no examples.")
+    return found
+
+
+def checked_examples(examples: Iterable[Any]) -> Iterator[Example]:
+    """The examples one by one; refuses anything else."""
+    for number, example in enumerate(examples):
+        if not isinstance(example, Example):
+            raise PotentiaError(f"examples[{number}] is a {type(example).__name__}, not an Example.")
+        yield example
 
 
 def hold_examples(examples: Sequence[Example], part_entries: int, first: int = 0) -> list[Source]:
@@ -198,29 +88,140 @@ def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[lis
         yield group
 
 
-def _agree(facts: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
+# -- the parts of a data set -----------------------------------------------------------------------------------
+
+
+def open_backend(
+    recipes: Sequence[Recipe], in_memory: bool, resident: int = 1, here: bool = False
+) -> Backend:
+    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once."""
+    connection = None if here else CLUSTER.get()
+    if connection is not None:
+        return opened(Distributed(connection, recipes))
+    if in_memory:
+        return opened(Local([recipe.build() for recipe in recipes]))
+    return opened(OutOfCore(recipes, resident))
+
+
+class Dataset:
+    """Parts of consecutive examples, and facts that hold for all of them.
+
+    Attributes:
+        parts: the backend.
+        examples: what the parts were built from, a list or `pt.parts`.
+        untouched: the parts are these very examples, with all their variables.
+        n_given, n_examples: per part how many examples it was built from, and how many of them take part.
+        n_states: largest number of states of a variable of the examples.
+        shapes: per kind the table shape of its regions, for the kinds that any part has.
+        n_rows, n_outputs, n_features: per kind the number of its regions, of their configurations and their features.
+        featureless: the kinds without features.
+    """
+
+    def __init__(self, parts: Backend, examples: Examples = ()) -> None:
+        self.parts, self.examples = parts, examples
+        overviews: list[Overview] = parts.map(overview, None)[1]
+        self.n_states = max(own.n_states for own in overviews)
+        self.untouched = all(own.untouched for own in overviews)
+        taking_part = [number for number, own in enumerate(overviews) if own.n_examples]
+        if not taking_part:
+            some = any(own.n_given for own in overviews)
+            reason = "no variable of these examples has a label and a positive weight."
+            raise PotentiaError(reason if some else "there are no examples.")
+        if len(taking_part) < len(overviews):
+            parts.keep(taking_part)
+            overviews = [overviews[number] for number in taking_part]
+        self.n_given = [own.n_given for own in overviews]
+        self.n_examples = [own.n_examples for own in overviews]
+        self._by_part = [own.facts for own in overviews]
+        facts = _by_kind(self._by_part)
+        self.shapes = {kind: own[0].shape for kind, own in facts.items()}
+        self.n_rows = {kind: sum(part.n_rows for part in own) for kind, own in facts.items()}
+        self.n_outputs = {kind: math.prod(shape) for kind, shape in self.shapes.items()}
+        self.n_features = {kind: own[0].n_features or 0 for kind, own in facts.items()}
+        self.featureless = {kind for kind, own in facts.items() if own[0].n_features is None}
+        self._weights = {kind: sum(part.weight for part in own) for kind, own in facts.items()}
+
+    @classmethod
+    def of(
+        cls,
+        examples: Examples,
+        potentials: Mapping[str, Potential],
+        part_entries: int | None = None,
+        here: bool = False,
+        **options: Any,
+    ) -> Dataset:
+        """The examples, a list cut into parts; on the cluster if there is one, unless `here`.
+
+        options: what else a `PartRecipe` says.
+        """
+        if isinstance(examples, Parts):
+            sources, resident = examples.sources, examples.resident
+        else:
+            sources, resident = hold_examples(examples, part_entries or PART_ENTRIES), 1
+        whole = frozenset(kind for kind, potential in potentials.items() if potential.unit == "example")
+        recipes = [PartRecipe(source, list(potentials), whole, **options) for source in sources]
+        in_memory = here or all(source.in_memory for source in sources)
+        data = cls(open_backend(recipes, in_memory, resident, here), examples)
+        if options.get("class_weight") is not None:
+            class_factors(options["class_weight"], data.n_states)
+        return data
+
+    def problem(self, kind: str, rows_of: RowsOf | None = None, states: Any = None) -> Problem:
+        """All rows of a kind, without biases unless `rows_of` gives them."""
+        sizes = [own[kind].n_rows if kind in own else 0 for own in self._by_part]
+        rows_of, features = rows_of or partial(plain_rows, kind=kind), self.n_features[kind]
+        weight = self._weights[kind]
+        return Problem(self.parts, states, rows_of, sizes, features, self.n_outputs[kind], weight)
+
+    def selection(self, kind: str, rows_of: RowsOf, states: Any) -> Problem:
+        """Those rows of a kind that `rows_of` gives, which are counted first."""
+        sizes, weights = zip(*self.parts.map(count_rows, states, rows_of)[1], strict=True)
+        features, weight = self.n_features[kind], float(sum(weights))
+        return Problem(self.parts, states, rows_of, sizes, features, self.n_outputs[kind], weight)
+
+    def begin(self, potentials: Mapping[str, Potential]) -> dict[str, Potential]:
+        """The potentials, those that were never fitted as zero functions of this data."""
+        return {
+            kind: potential if potential.is_fitted else potential.begin(self.problem(kind))
+            for kind, potential in potentials.items()
+        }
+
+    def fetch(self, function: PartFunction, states: Any) -> Iterable[Any]:
+        """A function's result of every part, fetched one after another where they are not all in memory."""
+        if self.parts.in_memory:
+            return self.parts.map(function, states)[1]
+        return (self.parts.at(number, function, states) for number in range(self.parts.n_parts))
+
+    def restore(self, function: PartFunction, states: Any, saved: Sequence[Mapping[str, Floats]]) -> Any:
+        """The states that a function makes of these and what a checkpoint has of every part."""
+        if len(saved) != self.parts.n_parts:
+            raise PotentiaError("the checkpoint belongs to other examples: it has another number of parts.")
+        return self.parts.map(function, states, own=saved)[0]
+
+    def require(self, potentials: Mapping[str, Potential]) -> None:
+        """Refuse potentials of kinds that no example has, or of tables that they cannot make."""
+        for kind, potential in potentials.items():
+            if kind not in self.shapes:
+                raise PotentiaError(f"no example has a region of kind {kind!r} to train its potential on.")
+            potential.check_shape(kind, self.shapes[kind])
+
+
+def _by_kind(by_part: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
     """The parts' facts by kind; refuses kinds whose shapes or features differ."""
-    kinds = list(dict.fromkeys(kind for own in facts for kind in own))
-    found = {kind: [own[kind] for own in facts if kind in own] for kind in kinds}
-    for kind, of_parts in found.items():
+    facts: dict[str, list[KindFacts]] = {}
+    for own in by_part:
+        for kind, of_part in own.items():
+            facts.setdefault(kind, []).append(of_part)
+    for kind, of_parts in facts.items():
         if len({own.shape for own in of_parts}) > 1:
             raise PotentiaError(
                 f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
             )
         lacking = next((own.without for own in of_parts if own.without is not None), None)
-        if lacking is not None and any(own.with_features is not None for own in of_parts):
+        if lacking is not None and any(own.some for own in of_parts):
             raise PotentiaError(f"{lacking} has no features for kind {kind!r}, but other examples have.")
-        widths = {own.n_features for own in of_parts}
-        if len(widths) > 1:
-            raise PotentiaError(
-                f"features of kind {kind!r} have {sorted(map(int, filter(None, widths)))} columns in different "
-                "examples."
-            )
-    return found
-
-
-#: Vectors of all parameters that an optimiser holds: ten pairs of L-BFGS, gradients and candidates.
-_VECTORS = 25
+        check_widths(kind, {own.n_features for own in of_parts})
+    return facts
 
 
 def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> float:
@@ -247,3 +248,98 @@ def check_fit(potentials: Mapping[str, Potential], examples: Sequence[Example]) 
         f"this fit of {len(examples)} examples",
         "write them with pt.write_parts and fit pt.parts(folder)",
     )
+
+
+# -- functions of a part and its state, for backends -----------------------------------------------------------
+
+
+def overview(part: Part, state: Any) -> tuple[Any, Overview]:
+    """Facts about a part that its data set needs."""
+    return state, part.overview
+
+
+def plain_rows(part: Part, state: Any, kind: str) -> Rows:
+    """The rows of a kind without biases."""
+    return part.rows(kind)
+
+
+def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int, float]]:
+    """Number and total weight of rows."""
+    table = rows_of(part, state)
+    return state, (len(table), table.total_weight)
+
+
+class Predictor(NamedTuple):
+    """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding.
+
+    decode: labels by "mpm" or "map", or "marginals".
+    """
+
+    potentials: Mapping[str, Potential]
+    scales: Mapping[str, float]
+    inference: Inference
+    decode: str = "mpm"
+
+
+def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[str, Any]) -> Scores:
+    """theta = scale * f of a shard; one table per kind where all regions share it."""
+    theta = {}
+    for kind, rows in shard.rows.items():
+        if rows.stop > rows.start:
+            potential = predictor.potentials[kind]
+            table = part.function(kind, rows, potential, state, potential.by_weight)
+            shared = len(table) < rows.stop - rows.start
+            theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
+    return Scores(shard.graph, theta)
+
+
+def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:
+    """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
+    inference, threads = predictor.inference, 1
+    if len(part.shards) > 1 and inference.threaded:
+        threads = thread_count(inference.threads)
+        inference = inference.on_one_thread()
+    for kind in part.shapes:
+        predictor.potentials[kind].ready(part.n_rows(kind))
+
+    def of(shard: Shard) -> list[Any]:
+        scores = shard_scores(part, shard, predictor, state)
+        if predictor.decode == "map":
+            return shard.union.split_variables(inference.maximise(scores))
+        result = inference.run(scores, None)
+        marginals = predictor.decode == "marginals"
+        return shard.union.split_variables(result.variable_marginals if marginals else result.mpm())
+
+    predictions: list[Any] = []
+    with one_blas_thread():
+        for own in iterate_items(of, part.shards, threads):
+            predictions += own
+    return state, predictions
+
+
+def predict_to(
+    part: Part,
+    state: Mapping[str, Any],
+    path: str,
+    predictor: Predictor,
+    write: Callable[[str, list[Any]], None],
+) -> tuple[Any, None]:
+    """Write labels, or marginals, of every example to a file."""
+    write(path, predict(part, state, predictor)[1])
+    return state, None
+
+
+def count_correct(
+    part: Part, state: Mapping[str, Any], predictor: Predictor
+) -> tuple[Any, tuple[float, float]]:
+    """Weight of the labelled variables predicted right, and of all labelled variables."""
+    right = total = 0.0
+    labels = predict(part, state, predictor)[1]
+    for name, example, predicted in zip(part.names, part.examples, labels, strict=True):
+        if example.labels is None:
+            raise PotentiaError(f"{name} has no labels to score against.")
+        weights = np.ones(len(predicted)) if example.weights is None else example.weights
+        seen = example.labels >= 0
+        right += float(weights[seen] @ (predicted[seen] == example.labels[seen]))
+        total += float(weights[seen].sum())
+    return state, (right, total)

@@ -11,16 +11,15 @@ such a loss can be trained, and the objective never rises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from ..base.optimise import Search
+from ..base.optimise import Search, lbfgs
 from ..base.options import check_count, check_number
-from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown, warn_caller
-from ..features.example import Example
-from ..features.parts import Examples
+from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown
+from ..features.example import Example, Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Potential
@@ -30,7 +29,6 @@ from .base import (
     SavedState,
     State,
     Stop,
-    descend,
     failure_of,
     join_parameters,
     movable,
@@ -38,7 +36,7 @@ from .base import (
     steps_made,
 )
 from .data import Dataset
-from .joint import Joint, restored_part, saved_part
+from .joint import Joint, pass_messages, restored_part, saved_part
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3
@@ -46,9 +44,7 @@ _BETWEEN_FITS = 1e-3
 #: L-BFGS steps per iteration of the mixed solver; together they have the sweeps that follow one fit.
 _MIXED_STEPS = 5
 
-Solver = Literal["auto", "alternating", "direct", "mixed"]
-MODES = ("joint", "univariate_fixed", "piecewise")
-SOLVERS = ("auto", "alternating", "direct", "mixed")
+Solver = Literal["auto", "alternating", "direct", "mixed", "univariate_fixed", "piecewise"]
 
 
 @dataclass(repr=False)
@@ -65,22 +61,20 @@ class IteratedLogistic(Learner):
             than this in half a sweep. None is 1e-3, or 0 in the direct solver, whose line searches need converged
             messages; 1e-2 is much faster with many states, where messages converge early.
         tol: stop when the objective falls by less than this share of itself in ten iterations (0: run all).
-        mode: "joint"; "univariate_fixed" (single-variable kinds are fitted once with zero messages, then only the
-            others); "piecewise" (every kind is fitted once with zero messages).
         solver: "direct": L-BFGS on the joint objective over all parameters at once, for differentiable potentials;
             "alternating": message passing and logistic regressions in turn, for any; "mixed": per iteration fits of the
             other kinds and then five steps of L-BFGS over those that are convex, which converge slowly under
             alternation; "auto": direct if all potentials are differentiable, mixed if some are convex, else
-            alternating.
+            alternating. For comparison, not joint: "univariate_fixed" (single-variable kinds are fitted once with zero
+            messages, then only the others alternate) and "piecewise" (every kind is fitted once with zero messages).
         delta: "hamming", None, or a function of an example that returns {kind: table (n_regions, *states)}.
         hidden: labels of -1: "drop" trains on the labelled variables and the regions between them; "soft" keeps them
-            and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels), in mode "joint".
+            and takes marginals given the labels as targets, lowering A(theta) - A(theta | labels) by alternation.
         class_weight: weight of each state of every variable, or None; multiplies the variables' own weights.
         schedule: order of message passing.
         track_error: predict the training examples (and the validation examples, if given) after every iteration, or
             after those listed.
         threads: None for all cores (or POTENTIA_THREADS).
-        rest: deprecated name of `message_tol`.
     """
 
     epsilon: float | Mapping[str, float] = 0.1
@@ -88,7 +82,6 @@ class IteratedLogistic(Learner):
     sweeps: int = 25
     message_tol: float | None = None
     tol: float = 1e-2
-    mode: Literal["joint", "univariate_fixed", "piecewise"] = "joint"
     solver: Solver = "auto"
     delta: str | Callable[[Example], Mapping[str, ArrayLike]] | None = "hamming"
     hidden: Literal["drop", "soft"] = "drop"
@@ -96,14 +89,6 @@ class IteratedLogistic(Learner):
     schedule: Schedule = "sequential"
     track_error: bool | Sequence[int] = True
     threads: int | None = None
-    rest: InitVar[float | None] = None
-
-    renamed_options: ClassVar[Mapping[str, str | None]] = {"rest": "message_tol"}
-
-    def __post_init__(self, rest: float | None) -> None:
-        if rest is not None:
-            warn_caller("`rest` is now called `message_tol`.", DeprecationWarning)
-            self.message_tol = rest
 
     def epsilons(self, kinds: Sequence[str]) -> dict[str, float]:
         """epsilon of each kind."""
@@ -148,11 +133,9 @@ class IteratedLogistic(Learner):
 
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero messages, and potentials as they are or zero."""
-        for kind, potential in potentials.items():
-            potential.check_shape(kind, data.shapes[kind])
         potentials, solver = data.begin(potentials), self.solver_for(potentials)
         joint = self._joint(data, potentials)
-        limit = self.limit_for(solver) if self.mode != "piecewise" else min(self.limit_for(solver), 1)
+        limit = self.limit_for(solver)
         if solver != "direct":
             return State(potentials, limit, parts=joint.begin(potentials, list(potentials)))
         search = Search(join_parameters(movable(potentials, joint.named)))
@@ -162,12 +145,28 @@ class IteratedLogistic(Learner):
         """A step of L-BFGS, or a fit of every kind with message passing after each."""
         joint = self._joint(data, state.potentials)
         solver = self.solver_for(state.potentials)
-        return self._descend(joint, state) if solver == "direct" else self._alternate(joint, state, solver)
+        if solver != "direct":
+            return self._alternate(joint, state, solver)
+        moving = movable(state.potentials, joint.named)
+        passing = 2 * self.sweeps, self.message_tol or 0.0
+        objective = _objective(joint, state.potentials, moving, state.parts, (), passing)
+        search = lbfgs(Search.of(state.arrays), objective)
+        arrays = search.arrays()
+        if search.stopped:
+            failure = failure_of(search, steps_made(state.history), self.tol)
+            return state.at_end({"objective": search.value}, arrays=arrays, failure=failure)
+        set_parameters(moving, search.point)
+        parts, losses = search.aux
+        potentials = {**state.potentials, **moving}
+        return state.after(
+            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
+        )
 
     def done(self, state: State) -> Stop | None:
-        """Why the fit ends here; modes that fit every kind once are never unfinished."""
+        """Why the fit ends here; solvers that fit some kinds once are never unfinished."""
         stop = super().done(state)
-        return stop if stop is None or self.mode == "joint" else stop._replace(warning=None)
+        once = self.solver in ("univariate_fixed", "piecewise")
+        return stop._replace(warning=None) if stop is not None and once else stop
 
     def saved_parts(self, data: Dataset, state: State) -> Iterable[Mapping[str, Any]]:
         """The messages of every part."""
@@ -182,23 +181,6 @@ class IteratedLogistic(Learner):
     def _joint(self, data: Dataset, potentials: Mapping[str, Potential]) -> Joint:
         return Joint(data, self.epsilons(list(potentials)), self)
 
-    def _descend(self, joint: Joint, state: State) -> State:
-        """L-BFGS over all parameters."""
-        moving = movable(state.potentials, joint.named)
-        passing = 2 * self.sweeps, self.message_tol or 0.0
-        objective = _objective(joint, state.potentials, moving, state.parts, (), passing)
-        search, diverged = descend(Search.of(state.arrays), objective)
-        arrays = search.arrays()
-        if search.stopped:
-            failure = failure_of(search, diverged, steps_made(state.history), self.tol)
-            return state.at_end({"objective": search.value}, arrays=arrays, failure=failure)
-        set_parameters(moving, search.point)
-        parts, losses = search.aux
-        potentials = {**state.potentials, **moving}
-        return state.after(
-            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
-        )
-
     def _alternate(self, joint: Joint, state: State, solver: str) -> State:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         potentials, parts = {**state.potentials, **joint.zeros}, state.parts
@@ -207,17 +189,26 @@ class IteratedLogistic(Learner):
         stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_stepped(potentials[kind])]
         measured: Mapping[str, float] = {}
         tol = _BETWEEN_FITS if self.message_tol is None else self.message_tol
-        groups = self._groups(joint, stepping, bool(state.history))
+        kinds = [kind for kind in joint.kinds if kind not in stepping]
+        groups = [[kind] for kind in kinds]
+        if solver == "piecewise":
+            groups = [kinds]
+        elif solver == "univariate_fixed":
+            single = [kind for kind in kinds if len(joint.data.shapes[kind]) == 1]
+            others = [[kind] for kind in kinds if kind not in single]
+            groups = others if state.history else [single, *others]
         for number, group in enumerate(groups):
             fits = {kind: joint.fit(parts, potentials[kind], kind) for kind in group}
             for kind, (fitted, loss) in fits.items():
                 potentials[kind], losses[kind] = fitted, loss
             parts, measured = joint.moved(parts, potentials, group), {}
-            if self.mode != "piecewise":
+            if solver != "piecewise":
                 # the objective is asked for after the last one
-                measure = () if stepping or number < len(groups) - 1 else joint.kinds
-                passing = 2 * self.sweeps, tol
-                parts, measured = joint.pass_messages(parts, potentials, joint.kinds, passing, measure)
+                measure = () if joint.soft or stepping or number < len(groups) - 1 else joint.kinds
+                unscored = joint.unscored(potentials, joint.kinds)
+                parts, measured = joint.parts.total(
+                    pass_messages, parts, unscored, 2 * self.sweeps, tol, measure
+                )
         if stepping:
             parts, measured = self._steps(joint, stepping, potentials, parts, losses)
         objective = joint.objective(parts, potentials, measured)
@@ -238,7 +229,7 @@ class IteratedLogistic(Learner):
         passing = -(-2 * self.sweeps // _MIXED_STEPS), self.message_tol or 0.0
         search, measured = Search(join_parameters(moving)), dict[str, float]()
         for _ in range(_MIXED_STEPS):
-            search, _ = descend(search, _objective(joint, potentials, moving, parts, scored, passing))
+            search = lbfgs(search, _objective(joint, potentials, moving, parts, scored, passing))
             if search.stopped:
                 measured = {}
                 break
@@ -249,24 +240,13 @@ class IteratedLogistic(Learner):
         potentials |= moving
         return joint.moved(parts, potentials, moving), measured
 
-    def _groups(self, joint: Joint, stepping: Sequence[str], begun: bool) -> list[list[str]]:
-        """The kinds to fit in an iteration, those of a group with the same messages."""
-        kinds = [kind for kind in joint.kinds if kind not in stepping]
-        if self.mode == "piecewise":
-            return [kinds]
-        if self.mode == "joint":
-            return [[kind] for kind in kinds]
-        single = [kind for kind in kinds if len(joint.data.shapes[kind]) == 1]
-        others = [[kind] for kind in kinds if kind not in single]
-        return others if begun else [single, *others]
-
     # -- options -----------------------------------------------------------------------------------------------
 
     def solver_for(self, potentials: Mapping[str, Potential]) -> str:
         """The solver that "auto" stands for with these potentials."""
         if self.solver != "auto":
             return self.solver
-        if self.mode != "joint" or self.hidden != "drop":
+        if self.hidden == "soft":
             return "alternating"
         if all(
             (isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()
@@ -275,14 +255,15 @@ class IteratedLogistic(Learner):
         return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
 
     def limit_for(self, solver: str) -> int:
-        """The number of iterations that None stands for."""
-        if self.iterations is not None:
-            return self.iterations
-        return 500 if solver == "direct" else 25
+        """The limit of iterations, where None that of the solver."""
+        limit = self.iterations
+        if limit is None:
+            limit = 500 if solver == "direct" else 25
+        return min(limit, 1) if solver == "piecewise" else limit
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
-        self.check_choices({"mode": MODES, "solver": SOLVERS, "hidden": ("drop", "soft")})
+        self.check_choices({"solver": get_args(Solver), "hidden": ("drop", "soft")})
         if self.delta is not None and self.delta != "hamming" and not callable(self.delta):
             raise PotentiaError(
                 f"delta must be 'hamming', None or a function of an example, not {shown(self.delta)}."
@@ -311,12 +292,8 @@ class IteratedLogistic(Learner):
                     f"solver='direct' makes line searches, for which the potential of {others[0]!r} is too imprecise: "
                     "give a module in float64, or another solver."
                 )
-        if self.solver in ("direct", "mixed") and (self.mode != "joint" or self.hidden != "drop"):
-            raise PotentiaError(f"solver={self.solver!r} trains in mode 'joint' with hidden='drop' only.")
-        if self.hidden == "soft" and self.mode != "joint":
-            raise PotentiaError(
-                f"hidden='soft' needs mode='joint', not {self.mode!r}, which never looks at its targets again."
-            )
+        if self.hidden == "soft" and self.solver not in ("auto", "alternating"):
+            raise PotentiaError(f"hidden='soft' needs solver='alternating' (or 'auto'), not {self.solver!r}.")
 
 
 def _is_stepped(potential: Potential) -> bool:
@@ -348,7 +325,8 @@ def _objective(
 
     def objective(vector: Floats) -> tuple[float, Floats, Any]:
         set_parameters(moving, vector)
-        states, losses = joint.pass_messages(parts, functions, scored, passing, still)
+        unscored = joint.unscored(functions, scored)
+        states, losses = joint.parts.total(pass_messages, parts, unscored, *passing, still)
         value, slopes = 0.0, {}
         for kind in joint.kinds:
             epsilon, function = joint.epsilons[kind], functions[kind]

@@ -1,4 +1,11 @@
-"""The joint objective of iterated logistic regression over functions and messages, and its partial steps."""
+"""The joint objective of iterated logistic regression over functions and messages, and its partial steps.
+
+Messages make biases for logistic regressions,
+
+    bias_alpha = Delta_alpha / epsilon_alpha + (sum_children lam - sum_parents lam) / c_alpha
+
+with c_alpha = epsilon_alpha times the region's weight [ILR-chapter Eq. 1.20].
+"""
 
 from __future__ import annotations
 
@@ -10,18 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from ..base.schema import Array, check_state, like, prefixed
-from ..base.threads import map_items, thread_count
-from ..base.types import Floats
+from ..base.schema import Array, check_state, like
+from ..base.threads import iterate_items, thread_count
+from ..base.types import Floats, PotentiaError
+from ..graph.scores import Scores
+from ..inference.engine import Engine, Entropy, drive
+from ..inference.messages import make_engine
+from ..inference.pair_engine import PairEngine, suits_pairs
+from ..inference.region_engine import RegionEngine
 from ..kernels.logistic import loss_rows
+from ..kernels.pairs import pair_bias, take_messages
+from ..kernels.regions import message_terms
 from ..potentials.base import Potential
 from ..potentials.inputs import example_ptr
 from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows, map_chunks
 from ..potentials.tables import Zero
 from .data import Dataset
-from .examples import Shard
-from .messages import Messages, check_messages, start_messages
-from .part import Part
+from .part import Part, Shard, delta_tables
 
 #: A kind's scores are kept between calls up to this many numbers in all, and computed shard by shard beyond.
 MAX_KEPT_SCORES = 1 << 25
@@ -52,18 +64,171 @@ class JointSettings:
     threads: int | None
 
 
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+class PairBias:
+    """Biases of pairs made on demand from their two messages: (N, K) is too large to hold."""
+
+    def __init__(
+        self, lam: Floats, shape: tuple[int, ...], scale: float | Floats, extra: Any, epsilon: float
+    ) -> None:
+        self._lam, self._states, self._scale = lam, shape, scale
+        self._extra, self._epsilon = extra, epsilon
+        self.shape = (len(lam), shape[0] * shape[1])
+
+    def __getitem__(self, rows: Any) -> Floats:
+        lam = self._lam[rows]
+        table = np.empty((len(lam), self.shape[1]))
+        scale = self._scale[rows] if isinstance(self._scale, np.ndarray) else np.full(len(lam), self._scale)
+        pair_bias(lam, scale, *self._states, table)
+        return table if self._extra is None else table + self._extra[rows] / self._epsilon
+
+
+class Messages:
+    """Messages of every shard of a part, and the biases they make, among the arrays of the part's state.
+
+    Pairs keep their messages in score units, (N, 2, states); other kinds the bias itself, (N, K). With clamped labels
+    there are messages only: nobody asks for the biases, which are not defined at states that labels forbid.
+
+    Args:
+        part: the rows and shards.
+        state: of the part; arrays that `run` writes to are copied first, to `arrays`.
+        head: "free/", or "clamped/" for labelled variables clamped (the second inference of training with hidden
+            variables): what the names of the arrays begin with.
+    """
+
+    def __init__(self, part: Part, state: PartState, head: str = "free/", copied: bool = False) -> None:
+        self.part, self.head, self.settings = part, head, state["settings"]
+        self.arrays = {name: array for name, array in state.items() if name.startswith(head)}
+        if copied:
+            # messages of larger regions are replaced, not written to
+            self.arrays |= {n: a.copy() for n, a in self.arrays.items() if not n.startswith(f"{head}flat")}
+        self.delta = _delta(part, self.settings) if head == "free/" else {}
+
+    def run(self, number: int, theta: Mapping[str, Any], iterations: int, tol: float) -> Engine:
+        """Message passing on a shard; its engine, whose messages are stored.
+
+        Without iterations nothing is stored: an engine may hold messages in a form that changes their last bits.
+        """
+        shard = self.part.shards[number]
+        scores = Scores(shard.graph, theta, shard.labels if self.head == "clamped/" else None)
+        # messages of all shards have one layout, which is that of regions where one shard has larger ones
+        regions = not _is_pairwise(self.part)
+        engine = make_engine(scores, self._entropy(number), self.settings.schedule, regions=regions)
+        if isinstance(engine, PairEngine):
+            engine.set_messages(self._shard_messages(shard))
+        elif (flat := self.arrays.get(f"{self.head}flat{number}")) is not None:
+            if flat.shape != engine.regions.lam.shape:
+                raise PotentiaError("the checkpoint belongs to other examples: its messages do not fit them.")
+            engine.set_messages(flat)
+        if iterations:
+            drive(engine, iterations, tol)
+            if isinstance(engine, PairEngine):
+                self._store_pairs(shard, engine)
+            else:
+                self._store_regions(number, engine)
+        return engine
+
+    def _entropy(self, number: int) -> Entropy:
+        """Counting numbers of a shard; shards of one graph without weights share them."""
+        shard, epsilons = self.part.shards[number], self.settings.epsilons
+
+        def make() -> Entropy:
+            regions = shard.graph.regions
+            counting = np.full(len(regions.size), max(epsilons.values()))
+            for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
+                if len(scope):
+                    own = slice(regions.kind_ptr[place], regions.kind_ptr[place + 1])
+                    counting[own] = epsilons[kind]
+                    weights = self.part.weights[kind]
+                    if weights is not None:
+                        counting[own] *= weights[shard.rows[kind]]
+            return Entropy(counting, "containment", "max_score", "upper", always=True)
+
+        return self.part.cached(("entropy", -1 - number if self.part.weighted else id(shard.graph)), make)
+
+    def _shard_messages(self, shard: Shard) -> Floats:
+        states = int(shard.graph.n_states.max())
+        kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
+        parts = [self.arrays[f"{self.head}lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
+        return np.concatenate([np.zeros((0, 2, states)), *parts])
+
+    def _store_regions(self, number: int, engine: Engine) -> None:
+        assert isinstance(engine, RegionEngine)
+        self.arrays[f"{self.head}flat{number}"] = engine.regions.lam.copy()
+        if self.head == "clamped/":
+            return
+        shard = self.part.shards[number]
+        ptr = shard.graph.regions.kind_ptr
+        for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
+            if len(scope):
+                out = np.empty(len(scope) * self.part.n_outputs[kind])
+                message_terms(engine.regions, ptr[place], ptr[place + 1], out)
+                self._set_bias(kind, shard.rows[kind], out.reshape(len(scope), -1))
+
+    def _store_pairs(self, shard: Shard, engine: PairEngine) -> None:
+        lam = engine.messages()
+        # a dead state's message only matters to a region that is dead there too
+        lam[np.isneginf(lam)] = 0.0
+        first = 0
+        terms = np.empty((shard.graph.n_variables, lam.shape[2]))
+        take_messages(shard.graph.pairs, lam, terms)
+        for kind, scope in shard.graph.scopes.items():
+            if len(scope) == 0:
+                continue
+            if scope.shape[1] == 2:
+                own = self.arrays[f"{self.head}lam_{kind}"]
+                own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
+                first += len(scope)
+            elif self.head == "free/":
+                self._set_bias(kind, shard.rows[kind], terms[scope[:, 0], : self.part.n_outputs[kind]])
+
+    def _set_bias(self, kind: str, rows: slice, terms: Floats) -> None:
+        """bias = terms / c + Delta / epsilon."""
+        scale, bias, delta = self._scale(kind), self.arrays[f"free/bias_{kind}"], self.delta[kind]
+        bias[rows] = terms * (scale[rows, None] if isinstance(scale, np.ndarray) else scale)
+        if delta is not None:
+            bias[rows] += delta[rows] / self.settings.epsilons[kind]
+
+    def _scale(self, kind: str) -> float | Floats:
+        """1 / c of a kind's regions."""
+        epsilon, weights = self.settings.epsilons[kind], self.part.weights[kind]
+        return 1.0 / epsilon if weights is None else 1.0 / (epsilon * weights)
+
+    def bias(self, kind: str) -> Any:
+        """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""
+        if f"free/bias_{kind}" in self.arrays:
+            return self.arrays[f"free/bias_{kind}"]
+        lam, epsilon = self.arrays[f"free/lam_{kind}"], self.settings.epsilons[kind]
+        return PairBias(lam, self.part.shapes[kind], self._scale(kind), self.delta[kind], epsilon)
+
+
+def _delta(part: Part, settings: JointSettings) -> dict[str, Any]:
+    return part.cached("delta", lambda: delta_tables(part, settings.delta))
+
+
+def _is_pairwise(part: Part) -> bool:
+    return part.cached("pairwise", lambda: all(suits_pairs(shard.graph) for shard in part.shards))
+
+
 # -- functions of a part and its state -------------------------------------------------------------------------
 # A state has the settings, messages and biases under "free/", those given the labels under "clamped/", soft targets,
 # and of some kinds the scores, with what `update_scores` needs to know of the function that they are those of.
 
 
 def begin_part(part: Part, state: PartState, settings: JointSettings) -> tuple[PartState, None]:
-    """Zero messages."""
-    found: dict[str, Any] = {"settings": settings}
-    found |= _named("free/", start_messages(part, settings))
-    if settings.sweeps:
-        found |= _named("clamped/", start_messages(part, settings, observed=True))
-    return found, None
+    """Zero messages of all shards, and the biases of Delta alone."""
+    delta, new = _delta(part, settings), dict[str, Any](settings=settings)
+    for kind, shape in part.shapes.items():
+        if _is_pairwise(part) and len(shape) == 2:
+            for head in ("free/", "clamped/") if settings.sweeps else ("free/",):
+                new[f"{head}lam_{kind}"] = np.zeros((part.n_rows(kind), 2, settings.states))
+        else:
+            bias = new[f"free/bias_{kind}"] = np.zeros((part.n_rows(kind), part.n_outputs[kind]))
+            if delta[kind] is not None:
+                bias += delta[kind][:] / settings.epsilons[kind]
+    return new, None
 
 
 def score_part(part: Part, state: PartState, potentials: Mapping[str, Potential]) -> tuple[PartState, None]:
@@ -73,21 +238,21 @@ def score_part(part: Part, state: PartState, potentials: Mapping[str, Potential]
 
 def _scores(part: Part, state: PartState, potentials: Mapping[str, Potential]) -> dict[str, Any]:
     """Scores of all rows of the kinds that are kept."""
-    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
     for kind, potential in potentials.items():
         if kind in part.shapes:
             potential.ready(part.n_rows(kind))
             if kind in state["settings"].kept and not (
                 part.is_shared(kind, potential) or potential.by_weight
             ):
-                found[f"scores/{kind}"] = _scores_of(part, kind, potential, state)
-                found[f"mark/{kind}"] = potential.scores_mark()
-    return found
+                scores[f"scores/{kind}"] = _scores_of(part, kind, potential, state)
+                scores[f"mark/{kind}"] = potential.scores_mark()
+    return scores
 
 
 def _scores_of(part: Part, kind: str, potential: Potential, state: PartState) -> Floats:
     """f of all rows of a kind, (N, K), from what was kept if the function only adds to that."""
-    x, mark, shape = part.matrix(kind), state.get(f"mark/{kind}"), (part.n_rows(kind), part.n_outputs(kind))
+    x, mark, shape = part.features[kind], state.get(f"mark/{kind}"), (part.n_rows(kind), part.n_outputs[kind])
     table = np.empty(shape) if mark is None else state[f"scores/{kind}"].copy()
 
     def refresh(rows: slice) -> None:
@@ -114,7 +279,7 @@ def pass_messages(
     """
     settings: JointSettings = state["settings"]
     scored = {**state, **_scores(part, state, potentials)}
-    messages = Messages(part, settings, _copied(state, "free/"))
+    messages = Messages(part, state, copied=True)
 
     def of(number: int) -> dict[str, float]:
         shard = part.shards[number]
@@ -125,10 +290,10 @@ def pass_messages(
         }
 
     losses = dict.fromkeys((kind for kind in measure if kind in part.shapes), 0.0)
-    for own in map_items(of, range(len(part.shards)), thread_count(settings.threads)):
+    for own in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
         for kind, loss in own.items():
             losses[kind] += loss
-    new = {**state, **_named("free/", messages.arrays)}
+    new = {**state, **messages.arrays}
     return {**new, **_clamped(part, scored, potentials)} if settings.sweeps else new, losses
 
 
@@ -140,36 +305,32 @@ def clamp_part(part: Part, state: PartState, potentials: Mapping[str, Potential]
 def _clamped(part: Part, state: PartState, potentials: Mapping[str, Potential]) -> dict[str, Any]:
     """Targets of all regions: marginals given the labels (the E step)."""
     settings: JointSettings = state["settings"]
-    messages = Messages(part, settings, _copied(state, "clamped/"), observed=True)
-    soft = {kind: np.empty((part.n_rows(kind), part.n_outputs(kind))) for kind in part.shapes}
+    messages = Messages(part, state, "clamped/", copied=True)
+    soft = {f"soft/{kind}": np.empty((part.n_rows(kind), part.n_outputs[kind])) for kind in part.shapes}
 
     def of(number: int) -> float:
         shard = part.shards[number]
         theta = _functions(part, shard, potentials, state, {})[1]
-        engine = messages.run(number, theta, settings.sweeps, 0.0)
-        read = engine.read()
+        read = messages.run(number, theta, settings.sweeps, 0.0).read()
         for kind, scope in shard.graph.scopes.items():
             if len(scope):
                 table = np.asarray(read.marginals[kind]).reshape(len(scope), -1)
-                soft[kind][shard.rows[kind]] = table / table.sum(axis=1, keepdims=True)
+                soft[f"soft/{kind}"][shard.rows[kind]] = table / table.sum(axis=1, keepdims=True)
         return read.value
 
-    value = sum(map_items(of, range(len(part.shards)), thread_count(settings.threads)))
-    found = _named("clamped/", messages.arrays) | _named("soft/", soft)
-    return {**found, "clamped_value": np.array([value], dtype=float)}
+    value = sum(iterate_items(of, range(len(part.shards)), thread_count(settings.threads)))
+    return {**messages.arrays, **soft, "clamped_value": np.array([value], dtype=float)}
 
 
 def free_value(part: Part, state: PartState, potentials: Mapping[str, Potential]) -> tuple[PartState, float]:
     """A(theta) - A(theta | labels) at the current messages."""
-    settings: JointSettings = state["settings"]
-    messages = Messages(part, settings, prefixed(state, "free/"))
+    messages = Messages(part, state)
 
     def of(number: int) -> float:
-        shard = part.shards[number]
-        theta = _functions(part, shard, potentials, state, messages.delta)[1]
+        theta = _functions(part, part.shards[number], potentials, state, messages.delta)[1]
         return float(messages.run(number, theta, 0, 0.0).read().value)
 
-    free = sum(map_items(of, range(len(part.shards)), thread_count(settings.threads)))
+    free = sum(iterate_items(of, range(len(part.shards)), thread_count(state["settings"].threads)))
     return state, free - float(state["clamped_value"][0])
 
 
@@ -178,8 +339,7 @@ def biased_rows(part: Part, state: PartState, kind: str) -> Rows:
     table = part.rows(kind)
     if kind not in part.shapes:
         return table
-    bias = Messages(part, state["settings"], prefixed(state, "free/")).bias(kind)
-    table = replace(table, bias=bias, scores=state.get(f"scores/{kind}"))
+    table = replace(table, bias=Messages(part, state).bias(kind), scores=state.get(f"scores/{kind}"))
     soft = state.get(f"soft/{kind}")
     return table if soft is None else replace(table, labels=NO_LABELS, soft=soft)
 
@@ -192,23 +352,15 @@ def saved_part(part: Part, state: PartState) -> tuple[PartState, dict[str, Float
 
 def restored_part(part: Part, state: PartState, saved: Mapping[str, Any]) -> tuple[PartState, None]:
     """The state with what `saved_part` gave."""
-    found = _named("free/", check_messages(part, prefixed(state, "free/"), prefixed(saved, "free/")))
-    if state["settings"].sweeps:
-        clamped = check_messages(part, prefixed(state, "clamped/"), prefixed(saved, "clamped/"))
-        targets = {name: array for name, array in state.items() if name.startswith("soft/")}
-        value = {"clamped_value": Array("f8", (1,))}
-        found |= _named("clamped/", clamped) | check_state({**like(targets, low=0.0), **value}, saved)
-    return {**state, **found}, None
-
-
-def _named(head: str, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{head}{name}": array for name, array in arrays.items()}
-
-
-def _copied(state: PartState, head: str) -> dict[str, Floats]:
-    """Copies of some arrays of a state, to be written to; messages of larger regions are replaced, not written to."""
-    arrays = prefixed(state, head)
-    return {name: array if name.startswith("flat") else array.copy() for name, array in arrays.items()}
+    # messages of states that labels forbid are -inf
+    flat = Array("f8", ("*",), below=np.inf, finite=False, optional=True)
+    schema: dict[str, Any] = {}
+    for name, array in saved_part(part, state)[1].items():
+        schema |= like({name: array}, low=0.0 if name.startswith("soft/") else None)
+    for head in ("free/", "clamped/"):
+        schema |= {f"{head}flat{number}": flat for number in range(len(part.shards))}
+    arrays = check_state(schema, saved)
+    return {**state, **{name: array for name, array in arrays.items() if array is not None}}, None
 
 
 def _functions(
@@ -219,22 +371,24 @@ def _functions(
     deltas: Mapping[str, Any],
 ) -> tuple[dict[str, Floats], dict[str, Any]]:
     """f of a shard's regions, or their weights, per kind, of one where all are equal; and w (epsilon f + Delta)."""
-    settings: JointSettings = state["settings"]
     f: dict[str, Floats] = {}
     theta: dict[str, Any] = {}
     for kind, scope in shard.graph.scopes.items():
         if not len(scope):
             continue
-        rows, weights, delta = shard.rows[kind], part.weights[kind], deltas.get(kind)
-        potential, by_weight = potentials.get(kind), _is_by_weight(kind, potentials, deltas)
-        read = part.numbers if by_weight else part.function
-        f[kind] = read(kind, rows, potential, state)  # type: ignore[arg-type]
-        table = settings.epsilons[kind] * f[kind]
+        rows, shape, weights, delta = (
+            shard.rows[kind],
+            part.shapes[kind],
+            part.weights[kind],
+            deltas.get(kind),
+        )
+        by_weight = _is_by_weight(kind, potentials, deltas)
+        f[kind] = part.function(kind, rows, potentials.get(kind), state, by_weight)
+        table = state["settings"].epsilons[kind] * f[kind]
         if delta is not None:
             table = table + delta[rows]
         if weights is not None:
             table = table * weights[rows, None]
-        shape = part.shapes[kind]
         shared = len(f[kind]) < rows.stop - rows.start and delta is None and weights is None
         if by_weight:
             theta[kind] = potentials[kind].as_theta(table, shape, shared)
@@ -254,7 +408,7 @@ def _loss(
     """The biased logistic loss of a shard's regions of a kind."""
     batch = replace(part.rows(kind), bias=messages.bias(kind)).take(shard.rows[kind])
     if _is_by_weight(kind, potentials, messages.delta):
-        f = part.function(kind, shard.rows[kind], potentials[kind], {})
+        f = part.function(kind, shard.rows[kind], potentials[kind])
     table = np.ascontiguousarray(np.broadcast_to(f, (batch.n_rows, f.shape[1])))
     return float(loss_rows(table, *batch.targets, NO_ROWS))
 
@@ -279,10 +433,10 @@ class Joint:
         self.named = [kind for kind in self.kinds if kind in epsilons]
         self.zeros = {kind: Zero().begin(data.problem(kind)) for kind in bare}
         self.soft = learner.hidden == "soft"
-        kept = {k for k in self.kinds if data.n_rows(k) * data.n_outputs(k) <= MAX_KEPT_SCORES}
+        kept = frozenset(k for k in self.kinds if data.n_rows[k] * data.n_outputs[k] <= MAX_KEPT_SCORES)
         self.settings = JointSettings(
             self.epsilons, learner.delta, learner.schedule, data.n_states, 2 * learner.sweeps * self.soft,
-            frozenset(kept), learner.threads,
+            kept, learner.threads,
         )  # fmt: skip
 
     def begin(self, potentials: Mapping[str, Potential], scored: Iterable[str]) -> Any:
@@ -291,7 +445,7 @@ class Joint:
         states = self.moved(states, potentials, scored)
         if not self.soft:
             return states
-        return self.parts.map(clamp_part, states, self._unscored(potentials, scored))[0]
+        return self.parts.map(clamp_part, states, self.unscored(potentials, scored))[0]
 
     def moved(self, states: Any, potentials: Mapping[str, Potential], kinds: Iterable[str]) -> Any:
         """States with the scores of functions that have changed, of those that are kept."""
@@ -299,11 +453,11 @@ class Joint:
         return self.parts.map(score_part, states, scored)[0] if scored else states
 
     def _is_kept(self, kind: str, potential: Potential) -> bool:
-        shared = potential.shared or self.data.facts[kind][0].n_features is None
+        shared = potential.shared or kind in self.data.featureless
         return kind in self.settings.kept and not (shared or potential.by_weight)
 
-    def _unscored(self, potentials: Mapping[str, Potential], scored: Iterable[str]) -> dict[str, Potential]:
-        """The functions of kinds whose scores the states have not."""
+    def unscored(self, potentials: Mapping[str, Potential], scored: Iterable[str]) -> dict[str, Potential]:
+        """The functions of kinds whose scores the states have not: all but the scored ones that are kept."""
         return {
             kind: potential
             for kind, potential in {**potentials, **self.zeros}.items()
@@ -314,24 +468,6 @@ class Joint:
         """One logistic regression, biased by the current messages; the function and its loss."""
         fitted = copy.deepcopy(potential).fit_problem(self.problem(states, kind))
         return fitted, fitted.objective_ - fitted.penalty()
-
-    def pass_messages(
-        self,
-        states: Any,
-        potentials: Mapping[str, Potential],
-        scored: Iterable[str],
-        passing: tuple[int, float],
-        measure: Sequence[str] = (),
-    ) -> tuple[Any, dict[str, float]]:
-        """Lower A over the messages at the current functions; the new states, and losses of the kinds to measure.
-
-        scored: the kinds whose scores the states have, where they are kept. passing: iterations, and a tolerance: a
-        shard whose marginals moved by less in an iteration is left. Losses are found while scores are in memory.
-        """
-        measured = () if self.soft else tuple(measure)
-        unscored = self._unscored(potentials, scored)
-        states, losses = self.parts.total(pass_messages, states, unscored, *passing, measured)
-        return states, losses or {}
 
     def objective(
         self, states: Any, potentials: Mapping[str, Potential], losses: Mapping[str, float]
@@ -344,7 +480,7 @@ class Joint:
         functions = {**potentials, **self.zeros}
         penalties = sum(self.epsilons[k] * functions[k].penalty() for k in self.kinds)
         if self.soft:
-            unscored = self._unscored(potentials, self.kinds)
+            unscored = self.unscored(potentials, self.kinds)
             return float(self.parts.total(free_value, states, unscored)[1] + penalties)
         found = {k: losses[k] if k in losses else self.loss(states, functions[k], k) for k in self.kinds}
         return float(sum(self.epsilons[kind] * found[kind] for kind in self.kinds) + penalties)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +19,7 @@ from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fi
 from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .examples import Hamming, delta_tables
-from .part import Part
+from .part import Hamming, Part, delta_tables
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class MarginProblem:
         potential, counts = self.potentials[kind], self.counts[kind]
         design = as_affine(kind, potential).design
         present = kind in self.data.shapes
-        x = self.data.matrix(kind) if present else np.zeros((0, potential.n_features_))
+        x = self.data.features[kind] if present else np.zeros((0, potential.n_features_))
         owner = np.repeat(np.arange(self.n_examples), counts)
         if not potential.shared and x.shape[1] > 0:
             return sparse.csr_array(design(x[:])), owner, np.arange(len(owner))
@@ -288,9 +286,10 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     if delta != "hamming":
         return found
     held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
-    if held < part.n_variables:
+    n_variables = sum(shard.graph.n_variables for shard in part.shards)
+    if held < n_variables:
         raise PotentiaError(
-            f"delta='hamming' needs a single-variable region for every variable; {part.n_variables - held} have none."
+            f"delta='hamming' needs a single-variable region for every variable; {n_variables - held} have none."
         )
     tables = {kind: None if table is None else table[:] for kind, table in found.items()}
     for kind, table in tables.items():
@@ -304,34 +303,24 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
 _WHOLE = 1e-7
 
 
-class Oracle(ABC):
-    """Finds answers: labellings, or marginals of a relaxation."""
+class ChainOracle:
+    """Finds the best labellings of chains by Viterbi; a whole pass is one call of a kernel."""
 
     #: Passes with remembered labellings that are worth their time after each pass with new ones.
     revisits = 2
-
-    @abstractmethod
-    def answers(self, w: Floats) -> tuple[Floats, Floats]:
-        """Indicators (flat, in the layout of the scores) of all examples' answers at w, and their Delta (n,)."""
-
-    @abstractmethod
-    def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
-        """One pass over all examples in random order: each is answered and makes a step."""
-
-
-class ChainOracle(Oracle):
-    """Viterbi; a whole pass is one call of a kernel."""
 
     def __init__(self, problem: MarginProblem, chains: MarginChains) -> None:
         self.problem, self.chains = problem, chains
         self.n_states = int(problem.data.shards[0].graph.n_states[0])
 
     def answers(self, w: Floats) -> tuple[Floats, Floats]:
+        """Indicators (flat, in the layout of the scores) of all examples' answers at w, and their Delta (n,)."""
         s, losses = np.empty(len(self.problem.design.truth)), np.empty(self.problem.n_examples)
         chain_answers(self.problem.design, w, self.chains, self.n_states, s, losses)
         return s, losses
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
+        """One pass over all examples in random order: each is answered and makes a step."""
         order = rng.permutation(self.problem.n_examples)
         chain_pass(self.problem.design, dual, ws, self.chains, self.n_states, order)
 
@@ -345,7 +334,7 @@ class _Answer(NamedTuple):
     losses: Floats
 
 
-class AnyOracle(Oracle):
+class AnyOracle:
     """Any graph by any method: consecutive examples are joined and inferred together, then take their steps in turn.
 
     Marginals of the linear program are used as they are: that trains on the relaxed problem. Other methods give
@@ -368,6 +357,7 @@ class AnyOracle(Oracle):
         self.owner = {k: np.repeat(np.arange(problem.n_examples), c) for k, c in problem.counts.items()}
 
     def answers(self, w: Floats) -> tuple[Floats, Floats]:
+        """As `ChainOracle.answers`."""
         found = [self._answer(w, a, b, graph) for a, b, graph in self.shards]
         s = np.zeros(len(self.problem.design.truth))
         for answer in found:
@@ -375,6 +365,7 @@ class AnyOracle(Oracle):
         return s, np.concatenate([answer.losses for answer in found])
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
+        """As `ChainOracle.descend`, a batch at a time."""
         design = self.problem.design
         for number in rng.permutation(len(self.batches)):
             a, b, graph = self.batches[number]
@@ -431,6 +422,10 @@ def _snapped(marginals: ArrayLike) -> Floats:
     mu = np.asarray(marginals, dtype=np.float64)
     near = np.rint(mu)
     return np.where(np.abs(mu - near) <= _WHOLE, near, mu)
+
+
+#: Finds answers: labellings, or marginals of a relaxation.
+Oracle = ChainOracle | AnyOracle
 
 
 def make_oracle(problem: MarginProblem, method: Inference, batch: int | None) -> Oracle:

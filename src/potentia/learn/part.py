@@ -1,42 +1,63 @@
-"""`Part`: consecutive examples as rows of features and targets per kind, and as graphs in shards; predictions of it."""
+"""`Part`: consecutive examples as rows of features and targets per kind, and as graphs in shards; tables of Delta."""
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..base.threads import map_items, one_blas_thread, thread_count
-from ..base.types import Floats, Ints, PotentiaError
-from ..features.example import Example
-from ..features.parts import Held, Source
-from ..graph.scores import Scores
-from ..graph.structure import Graph
-from ..inference.base import Inference
+from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
+from ..features.example import Example, Held, Source
+from ..gradients.entry import class_factors
+from ..graph.structure import Graph, per_graph
+from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows, RowsOf
-from .examples import (
-    Shard,
-    check_kinds,
-    class_weighted,
-    cut_shards,
-    observed,
-    one_shape,
-    region_targets,
-    region_weights,
-    restricted,
-)
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
+#: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
+SHARD_ENTRIES = 200_000
+#: As many unions of a part that left memory are kept for the next ones.
+_FEW_UNIONS = 4
+
+#: Unions in use, so that equal graphs share one and its layout.
+_unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
+#: The latest ones, for the next fit or prediction, up to this many variables, whose layouts take about 50 MB.
+_latest: list[Union] = []
+_MAX_VARIABLES = 100_000
 
 T = TypeVar("T")
 
-#: As many unions of a part that left memory are kept for the next ones.
-_FEW_UNIONS = 4
+
+class Shard(NamedTuple):
+    """Some examples as one graph, their disjoint union; its regions of a kind are rows `rows[kind]` of the part."""
+
+    union: Union
+    graph: Graph
+    rows: dict[str, slice]
+    labels: Ints
+    weights: Floats | None
+
+
+class KindFacts(NamedTuple):
+    """What a part knows about a kind: its rows' shape, number, weight and features.
+
+    n_features is None if the kind has no features; `without` names an example that has none, `some`: another has.
+    """
+
+    shape: tuple[int, ...]
+    n_rows: int
+    weight: float
+    n_features: int | None
+    some: bool
+    without: str | None
 
 
 class Overview(NamedTuple):
@@ -53,71 +74,72 @@ class Overview(NamedTuple):
     untouched: bool
 
 
-class KindFacts(NamedTuple):
-    """What a part knows about a kind: its rows' shape, number, weight and features.
-
-    n_features is None if the kind has no features; `with_features` and `without` name an example each.
-    """
-
-    shape: tuple[int, ...]
-    n_rows: int
-    weight: float
-    n_features: int | None
-    with_features: str | None
-    without: str | None
-
-
-@dataclass(eq=False)
 class Part:
     """Rows of some examples per kind, and the shards they belong to; it never changes.
 
-    Attributes:
-        examples: those that take part; under `drop_hidden` one without any label does not.
+    Args:
+        examples: those of the part; under `drop_hidden` one without any label does not take part.
         kinds: those that may occur.
-        drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
-        names: what messages call the examples given; None for their own names, or numbers.
+        names: what messages call the examples; None for their own names, or numbers.
         whole: the kinds whose potentials read inputs of whole examples, not features.
+        drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
+
+    Attributes:
+        examples, names: those that take part.
         kept: per example the numbers of its regions that take part, per kind, or None for all.
         shards: consecutive examples joined into unions of bounded size.
-        features: per kind (N, d), or None if the kind has none; `Inputs` for the kinds in `whole`.
-        shapes: per kind the table shape of its regions.
+        features: per kind (N, d), of no columns if the kind is in `featureless`; `Inputs` for the kinds in `whole`.
+        shapes, n_outputs: per kind the table shape of its regions, and the number of their configurations.
         targets: per kind the index of the true configuration, (N,); -1 where a variable of it is hidden.
-        weights: per kind the weight of each region, the mean over its variables, or None if all are 1.
-        n_given, n_states, untouched: as in `Overview`.
+        weights: per kind the weight of each region, the mean over its variables, or None if all are 1: not `weighted`.
+        overview: what the data set needs, of a part that a `PartRecipe` built.
     """
 
-    examples: list[Example]
-    kinds: Sequence[str]
-    drop_hidden: bool = False
-    names: Sequence[str] | None = None
-    whole: frozenset[str] = frozenset()
-    kept: list[dict[str, Any] | None] = field(init=False)
-    shards: list[Shard] = field(init=False)
-    features: dict[str, Stack | Inputs | None] = field(init=False)
-    shapes: dict[str, tuple[int, ...]] = field(init=False)
-    targets: dict[str, Ints] = field(init=False)
-    weights: dict[str, Floats | None] = field(init=False)
-    n_given: int = field(init=False, default=0)
-    n_states: int = field(init=False, default=1)
-    untouched: bool = field(init=False, default=False)
+    overview: Overview
 
-    def __post_init__(self) -> None:
-        names = self.names or [e.name or f"example {k}" for k, e in enumerate(self.examples)]
-        for name, example in zip(names, self.examples, strict=True):
-            check_kinds(name, example, self.kinds)
-        self._names = {id(e): name for e, name in zip(self.examples, names, strict=True)}
-        if self.drop_hidden:
-            self.examples = [example for example in self.examples if observed(example).any()]
-        found = [restricted(e) if self.drop_hidden else (e.graph, None) for e in self.examples]
-        self.kept = [rows for _, rows in found]
-        graphs = [graph for graph, _ in found]
-        self.shards = cut_shards(self.examples, graphs, self.drop_hidden)
-        present = [k for k in self.kinds if any(len(g.scopes.get(k, ())) for g in graphs)]
-        self.shapes = {kind: one_shape(kind, graphs) for kind in present}
-        self.features = {kind: self._stack(kind, graphs) for kind in present}
-        self.targets = {kind: region_targets(kind, self.shards) for kind in present}
-        weighted = any(example.weights is not None for example in self.examples)
-        self.weights = {kind: region_weights(kind, self.shards) if weighted else None for kind in present}
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        kinds: Sequence[str],
+        names: Sequence[str] | None = None,
+        whole: frozenset[str] = frozenset(),
+        drop_hidden: bool = False,
+    ) -> None:
+        self.kinds, self.whole = kinds, whole
+        names = names or [e.name or f"example {k}" for k, e in enumerate(examples)]
+        for name, example in zip(names, examples, strict=True):
+            for kind, scope in example.graph.scopes.items():
+                if len(scope) and kind not in kinds:
+                    raise PotentiaError(
+                        f"{name} has regions of kind {kind!r}, but there is no potential for that kind."
+                    )
+        masks: list[Bools | None] = [None] * len(examples)
+        if drop_hidden:
+            seen = [observed(example) for example in examples]
+            chosen = [k for k, own in enumerate(seen) if own.any()]
+            examples, names = [examples[k] for k in chosen], [names[k] for k in chosen]
+            masks = [None if seen[k].all() else seen[k] for k in chosen]
+        self.examples, self.names = list(examples), list(names)
+        graphs: list[Graph] = []
+        self.kept: list[dict[str, Ints] | None] = []
+        for example, mask in zip(examples, masks, strict=True):
+            graph, rows = (example.graph, None) if mask is None else induced(example.graph, mask)
+            graphs.append(graph)
+            self.kept.append(None if rows is None else {k: np.flatnonzero(own) for k, own in rows.items()})
+        self.weighted = any(example.weights is not None for example in examples)
+        self.shards = self._cut(graphs, masks)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.features: dict[str, Any] = {}
+        self.targets: dict[str, Ints] = {}
+        self.weights: dict[str, Floats | None] = {}
+        for kind in kinds:
+            holders = [k for k, graph in enumerate(graphs) if len(graph.scopes.get(kind, ()))]
+            if holders:
+                self.shapes[kind] = _one_shape(kind, [graphs[k] for k in holders])
+                self.targets[kind], self.weights[kind] = self._targets(kind)
+                self.features[kind] = self._stack(kind, holders)
+        self.n_outputs = {kind: math.prod(shape) for kind, shape in self.shapes.items()}
+        self.featureless = frozenset(kind for kind, x in self.features.items() if isinstance(x, np.ndarray))
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """What `make` gives, which follows from the part and the key, made once."""
@@ -127,47 +149,41 @@ class Part:
         found: T = memo[key]
         return found
 
-    def name_of(self, example: Example) -> str:
-        """What messages call an example."""
-        return self._names[id(example)]
-
-    @property
-    def n_variables(self) -> int:
-        """Number of variables of all shards."""
-        return sum(shard.graph.n_variables for shard in self.shards)
-
     def n_rows(self, kind: str) -> int:
         """Number of regions of a kind."""
         return len(self.targets.get(kind, ()))
 
-    def n_outputs(self, kind: str) -> int:
-        """Number of configurations of a kind's regions."""
-        return int(np.prod(self.shapes[kind]))
-
-    def matrix(self, kind: str) -> Any:
-        """A kind's features, or (N, 0) where it has none."""
-        x = self.features.get(kind)
-        return np.zeros((self.n_rows(kind), 0)) if x is None else x
-
     def rows(self, kind: str) -> Rows:
         """The rows of a kind without biases."""
-        targets, weights = self.targets.get(kind, NO_LABELS), self.weights.get(kind)
-        return Rows(self.matrix(kind), targets, NO_ROWS, None, NO_WEIGHT if weights is None else weights)
+        if kind not in self.shapes:
+            return Rows(np.zeros((0, 0)), NO_LABELS, NO_ROWS, None, NO_WEIGHT)
+        weights = self.weights[kind]
+        weights = NO_WEIGHT if weights is None else weights
+        return Rows(self.features[kind], self.targets[kind], NO_ROWS, None, weights)
 
-    def kind_facts(self, kind: str) -> KindFacts:
-        """Facts of a kind that this part has."""
-        holders = [e for e in self.examples if len(e.graph.scopes.get(kind, ()))]
-        having = [e for e in holders if self._given(e, kind) is not None]
-        lacking = [e for e in holders if self._given(e, kind) is None]
-        x, n, weights = self.features[kind], self.n_rows(kind), self.weights[kind]
-        return KindFacts(
-            self.shapes[kind],
-            n,
-            float(n) if weights is None else float(weights.sum()),
-            None if x is None else x.shape[1],
-            self.name_of(having[0]) if having else None,
-            self.name_of(lacking[0]) if lacking else None,
-        )
+    def function(
+        self,
+        kind: str,
+        rows: slice,
+        potential: Any,
+        state: Mapping[str, Any] | None = None,
+        by_weight: bool = False,
+    ) -> Floats:
+        """f of some rows, (n, K), or of one where all are equal, to be read only; kept scores where there are some.
+
+        by_weight: the weights, (n, 1), of a function that is a weight times one table.
+        """
+        table = None if state is None else state.get(f"scores/{kind}")
+        if table is not None:
+            return np.asarray(table[rows])
+        x = self.features[kind]
+        x = np.zeros((1, x.shape[1])) if self.is_shared(kind, potential) else x[rows]
+        values: Floats = potential.theta_values(x) if by_weight else potential.scores(x, trusted=True)
+        return values
+
+    def is_shared(self, kind: str, potential: Potential) -> bool:
+        """Whether all regions of a kind have one table, which need not be written out."""
+        return potential.shared or kind in self.featureless
 
     def n_bytes(self) -> int:
         """About how much memory the part takes in a fit: features, layouts, messages and scores."""
@@ -177,7 +193,7 @@ class Part:
             for x in (*e.features.values(), *e.inputs.values())
         )
         unions = {id(shard.union): shard.graph.n_variables for shard in self.shards}
-        entries = sum(self.n_rows(kind) * self.n_outputs(kind) for kind in self.shapes)
+        entries = sum(self.n_rows(kind) * size for kind, size in self.n_outputs.items())
         return held + LAYOUT_BYTES * sum(unions.values()) + ENTRY_BYTES * entries
 
     def reusable(self) -> Any:
@@ -185,115 +201,147 @@ class Part:
         unions = {id(shard.union): shard.union for shard in self.shards}
         return list(unions.values()) if len(unions) <= _FEW_UNIONS else None
 
-    def is_weighted(self) -> bool:
-        """Whether rows have weights."""
-        return any(weights is not None for weights in self.weights.values())
-
-    def labelled_weight(self) -> float:
-        """Total weight of the labelled variables."""
-        total = 0.0
-        for shard in self.shards:
-            seen = shard.labels >= 0
-            total += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
-        return total
-
-    # -- scores ----------------------------------------------------------------------------------------------
-
-    def function(self, kind: str, rows: slice, potential: Potential, state: Mapping[str, Any]) -> Floats:
-        """f of some rows, (n, K), or of one where all are equal, to be read only; kept scores where there are some."""
-        table = state.get(f"scores/{kind}")
-        if table is not None:
-            return np.asarray(table[rows])
-        return potential.scores(self._distinct(kind, rows, potential), trusted=True)
-
-    def numbers(self, kind: str, rows: slice, potential: Potential, state: Mapping[str, Any]) -> Floats:
-        """What gives theta of some rows, or of one where all are equal: weights (n, 1), or f."""
-        if potential.by_weight:
-            return potential.theta_values(self._distinct(kind, rows, potential))
-        return self.function(kind, rows, potential, state)
-
-    def _distinct(self, kind: str, rows: slice, potential: Potential) -> Any:
-        """Features of some rows, or a row of zeros where all have the same function value."""
-        matrix = self.matrix(kind)
-        return np.zeros((1, matrix.shape[1])) if self.is_shared(kind, potential) else matrix[rows]
-
-    def is_shared(self, kind: str, potential: Potential) -> bool:
-        """Whether all regions of a kind have one table, which need not be written out."""
-        return self.features[kind] is None or potential.shared
-
     # -- building --------------------------------------------------------------------------------------------
 
-    def _given(self, example: Example, kind: str) -> Any:
-        """What an example gives the potential of a kind to read, or None."""
-        return (example.inputs if kind in self.whole else example.features).get(kind)
+    def _cut(self, graphs: Sequence[Graph], masks: Sequence[Bools | None]) -> list[Shard]:
+        """Consecutive examples until a shard's tables would exceed SHARD_ENTRIES.
 
-    def _stack(self, kind: str, graphs: list[Graph]) -> Stack | Inputs | None:
-        """The kind's features of all examples below each other, or None if not all have some."""
-        holders = [i for i, g in enumerate(graphs) if len(g.scopes.get(kind, ()))]
-        if kind in self.whole:
-            return self._inputs(kind, holders)
-        if not all(kind in self.examples[i].features for i in holders):
-            return None
-        blocks = [self.examples[i].features[kind] for i in holders]
-        widths = {block.shape[1] for block in blocks}
-        if len(widths) > 1:
-            raise PotentiaError(
-                f"features of kind {kind!r} have {sorted(widths)} columns in different examples."
-            )
+        graphs, masks: the variables and regions of each example that take part; None for all its variables.
+        """
+        groups: list[list[int]] = []
+        room = 0
+        for i, graph in enumerate(graphs):
+            size = table_entries(graph, self.examples[i])
+            if not groups or size > room:
+                groups.append([])
+                room = SHARD_ENTRIES
+            groups[-1].append(i)
+            room -= size
+        shards, first = [], dict[str, int]()
+        for group in groups:
+            union = _shared_union([graphs[i] for i in group])
+            rows = {}
+            for kind, scope in union.graph.scopes.items():
+                start = first.get(kind, 0)
+                first[kind] = start + len(scope)
+                rows[kind] = slice(start, first[kind])
+            labels, weights = [], []
+            for i in group:
+                example, own = self.examples[i], slice(None) if masks[i] is None else masks[i]
+                n = example.graph.n_variables
+                labels.append((np.full(n, -1) if example.labels is None else example.labels)[own])
+                weights.append((np.ones(n) if example.weights is None else example.weights)[own])
+            joined = np.concatenate(weights) if self.weighted else None
+            shards.append(Shard(union, union.graph, rows, np.concatenate(labels), joined))
+        return shards
+
+    def _targets(self, kind: str) -> tuple[Ints, Floats | None]:
+        """Index of the true configuration of every region of a kind, -1 where one of its variables is hidden; weights.
+
+        The weight of a region is the mean over its variables.
+        """
+        targets, weights = [], []
+        for shard in self.shards:
+            scope = shard.graph.scopes.get(kind, ())
+            if len(scope):
+                index = shard.graph.table_index(kind, np.maximum(shard.labels, 0))
+                targets.append(np.where((shard.labels[scope] < 0).any(axis=1), -1, index))
+                weights += [] if shard.weights is None else [shard.weights[scope].mean(axis=1)]
+        return np.concatenate(targets), np.concatenate(weights) if weights else None
+
+    def _stack(self, kind: str, holders: Sequence[int]) -> Any:
+        """The kind's features of the examples that have it below each other, (N, 0) if not all have some."""
+        blocks = [_given(self.examples[i], kind, self.whole) for i in holders]
         kept = [None if (own := self.kept[i]) is None else own[kind] for i in holders]
-        return Stack(blocks, kept)
-
-    def _inputs(self, kind: str, holders: list[int]) -> Inputs:
-        """The kind's inputs of all examples, with the regions that take part as rows."""
-        members = [self.examples[i] for i in holders]
-        lacking = next((e for e in members if kind not in e.inputs), None)
+        lacking = next((i for i, block in zip(holders, blocks, strict=True) if block is None), None)
+        if kind not in self.whole:
+            if lacking is not None:
+                return np.zeros((self.n_rows(kind), 0))
+            check_widths(kind, {block.shape[1] for block in blocks})
+            return Stack(blocks, kept)
         if lacking is not None:
             raise PotentiaError(
-                f"{self.name_of(lacking)} has no inputs for kind {kind!r}, whose potential reads whole examples."
+                f"{self.names[lacking]} has no inputs for kind {kind!r}, whose potential reads whole examples."
             )
-        sizes = [len(e.graph.scopes[kind]) for e in members]
-        found = Inputs([e.inputs[kind] for e in members], sizes)
-        if all(self.kept[i] is None for i in holders):
-            return found
+        sizes = [len(self.examples[i].graph.scopes[kind]) for i in holders]
+        inputs = Inputs(blocks, sizes)
+        if all(own is None for own in kept):
+            return inputs
         first = np.cumsum([0, *sizes])
-        rows = [
-            first[k] + (np.arange(sizes[k]) if (own := self.kept[i]) is None else own[kind])
-            for k, i in enumerate(holders)
-        ]
-        return found[np.concatenate(rows)]
+        rows = [first[k] + (np.arange(sizes[k]) if own is None else own) for k, own in enumerate(kept)]
+        return inputs[np.concatenate(rows)]
+
+    def kind_facts(self, kind: str) -> KindFacts:
+        """Facts of a kind that this part has."""
+        without, some = None, False
+        for name, example in zip(self.names, self.examples, strict=True):
+            if len(example.graph.scopes.get(kind, ())):
+                if _given(example, kind, self.whole) is not None:
+                    some = True
+                elif without is None:
+                    without = name
+        n, weights = self.n_rows(kind), self.weights[kind]
+        weight = float(n) if weights is None else float(weights.sum())
+        width = None if kind in self.featureless else int(self.features[kind].shape[1])
+        return KindFacts(self.shapes[kind], n, weight, width, some, without)
 
 
-def with_singles(examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
-    """The examples with a single-variable region for every variable, and the kinds that were added."""
-    graphs = [_completed(example.graph) for example in examples]
-    kinds = {
-        kind for e, graph in zip(examples, graphs, strict=True) for kind in graph.kinds[len(e.graph.kinds) :]
-    }
-    completed = [
-        e if graph is e.graph else Example(graph, e.features, e.labels, e.weights, e.name, e.inputs)
-        for e, graph in zip(examples, graphs, strict=True)
-    ]
-    return completed, sorted(kinds)
+def observed(example: Example) -> Bools:
+    """Variables with a label and a positive weight."""
+    labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
+    return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
 
 
-def _completed(graph: Graph) -> Graph:
-    """The graph with regions for its bare variables, one kind per number of states."""
-    bare = np.ones(graph.n_variables, dtype=bool)
-    for scope in graph.scopes.values():
-        if scope.shape[1] == 1:
-            bare[scope[:, 0]] = False
-    if not bare.any():
-        return graph
+def table_entries(graph: Graph, example: Example) -> int:
+    """Table entries of an example; a kind without features has one table, and only messages along its sides."""
+    return _table_entries(graph, frozenset({*example.features, *example.inputs}))
 
-    def make() -> Graph:
-        regions = dict(graph.scopes)
-        for states in np.unique(graph.n_states[bare]):
-            regions[f"single variables of {states} states"] = np.flatnonzero(
-                bare & (graph.n_states == states)
-            )[:, None]
-        return Graph(graph.n_states, regions)
 
-    return graph.cached("with_singles", make)
+@per_graph
+def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
+    total = 0
+    for kind, scope in graph.scopes.items():
+        if len(scope):
+            shapes = graph.table_shapes(kind)
+            total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
+    return total
+
+
+def _given(example: Example, kind: str, whole: frozenset[str]) -> Any:
+    """What an example gives the potential of a kind to read, or None."""
+    return (example.inputs if kind in whole else example.features).get(kind)
+
+
+def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:
+    """The table shape that all regions of a kind share: what a common function needs."""
+    shapes = {graph.shared_shape(kind) for graph in graphs}
+    shape = shapes.pop()
+    if shapes or shape is None:
+        raise PotentiaError(
+            f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
+        )
+    return shape
+
+
+def check_widths(kind: str, widths: set[Any]) -> None:
+    """Refuse features of different numbers of columns."""
+    if len(widths) > 1:
+        raise PotentiaError(f"features of kind {kind!r} have {sorted(widths)} columns in different examples.")
+
+
+def _shared_union(graphs: Sequence[Graph]) -> Union:
+    """The union of graphs; of equal lists of graphs there is one, with one layout, while any of them is in use."""
+    key = tuple(graph.digest for graph in graphs)
+    union = _unions.get(key)
+    if union is None:
+        union = _unions[key] = Union(graphs)
+        ahead = [union, *_latest]
+        sizes = np.cumsum([recent.graph.n_variables for recent in ahead])
+        _latest[:] = ahead[: int(np.searchsorted(sizes, _MAX_VARIABLES, side="right"))]
+    return union
+
+
+# -- how to build a part ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -331,119 +379,129 @@ class PartRecipe:
     def build(self) -> Part:
         """The part."""
         first, origin = (self.source.first, "") if isinstance(self.source, Held) else (0, f" of {self.name}")
-        examples = self.source.load()
+        examples = prepared = self.source.load()
         names = [e.name or f"example {k}{origin}" for k, e in enumerate(examples, first)]
+        kinds = list(self.kinds)
         for example, name in zip(examples, names, strict=True):
             if self.labels and example.labels is None:
                 raise PotentiaError(f"{name} has no labels.")
-        prepared, added = list(class_weighted(examples, self.class_weight)), list[str]()
+        n_states = max((int(e.graph.n_states.max()) for e in examples), default=1)
+        if self.class_weight is not None:
+            # they may have fewer states than there are class weights, as part of a data set
+            size = max(n_states, real_numbers(self.class_weight, "class_weight").size)
+            prepared = _class_weighted(examples, class_factors(self.class_weight, size))
         if self.positive and any(e.weights is not None and not np.all(e.weights) for e in prepared):
             raise PotentiaError("hidden='soft' keeps every variable, so weights must be positive; one is 0.")
         if self.singles:
-            prepared, added = with_singles(prepared)
-        part = Part(prepared, [*self.kinds, *added], self.drop_hidden, names, self.whole)
-        same = len(part.examples) == len(examples) and all(
-            a is b for a, b in zip(part.examples, examples, strict=True)
+            before, prepared = prepared, [_with_singles(example) for example in prepared]
+            pairs = zip(before, prepared, strict=True)
+            kinds += sorted({kind for a, b in pairs for kind in b.graph.kinds[len(a.graph.kinds) :]})
+        part = Part(prepared, kinds, names, self.whole, self.drop_hidden)
+        same = len(part.examples) == len(examples) and all(map(operator.is_, part.examples, examples))
+        part.overview = Overview(
+            {kind: part.kind_facts(kind) for kind in part.shapes},
+            len(part.examples),
+            len(examples),
+            n_states,
+            same and all(own is None for own in part.kept),
         )
-        part.untouched = same and all(kept is None for kept in part.kept)
-        part.n_given = len(examples)
-        part.n_states = max((int(e.graph.n_states.max()) for e in examples), default=1)
         return part
 
 
-# -- functions of a part and its state, for backends -----------------------------------------------------------
+def _class_weighted(examples: Sequence[Example], factors: Floats) -> list[Example]:
+    """The examples with every variable's weight multiplied by that of its label."""
+    weighted = []
+    for e in examples:
+        own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
+        factor = 1.0 if e.labels is None else np.where(e.labels >= 0, factors[np.maximum(e.labels, 0)], 1.0)
+        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name, e.inputs))
+    return weighted
 
 
-def overview(part: Part, state: Any) -> tuple[Any, Overview]:
-    """Facts about a part that its data set needs."""
-    facts = {kind: part.kind_facts(kind) for kind in part.shapes}
-    return state, Overview(facts, len(part.examples), part.n_given, part.n_states, part.untouched)
+def _with_singles(example: Example) -> Example:
+    """The example with a region for each of its bare variables, one kind per number of states."""
+    if not _bare(example.graph).any():
+        return example
+    graph = _completed(example.graph)
+    return Example(graph, example.features, example.labels, example.weights, example.name, example.inputs)
 
 
-def plain_rows(part: Part, state: Any, kind: str) -> Rows:
-    """The rows of a kind without biases."""
-    return part.rows(kind)
+def _bare(graph: Graph) -> Bools:
+    """Variables without a single-variable region."""
+    bare = np.ones(graph.n_variables, dtype=bool)
+    for scope in graph.scopes.values():
+        if scope.shape[1] == 1:
+            bare[scope[:, 0]] = False
+    return bare
 
 
-def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int, float]]:
-    """Number and total weight of rows."""
-    table = rows_of(part, state)
-    return state, (len(table), table.total_weight)
+@per_graph
+def _completed(graph: Graph) -> Graph:
+    regions, bare = dict(graph.scopes), _bare(graph)
+    for states in np.unique(graph.n_states[bare]):
+        rows = np.flatnonzero(bare & (graph.n_states == states))
+        regions[f"single variables of {states} states"] = rows[:, None]
+    return Graph(graph.n_states, regions)
 
 
-@dataclass(frozen=True)
-class Predictor:
-    """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding."""
-
-    potentials: Mapping[str, Potential]
-    scales: Mapping[str, float]
-    inference: Inference
-    decode: str = "mpm"
-
-    def labels(self, inference: Inference, scores: Scores) -> Ints:
-        """The predicted labels of a graph."""
-        if self.decode == "map":
-            return inference.maximise(scores)
-        return inference.run(scores, None).mpm()
-
-    def marginals(self, inference: Inference, scores: Scores) -> Floats:
-        """The predicted marginals of a graph's variables."""
-        return inference.run(scores, None).variable_marginals
-
-    def scores_of(self, part: Part, shard: Shard, state: Mapping[str, Any]) -> Scores:
-        """theta = scale * f of a shard; one table per kind where all regions share it."""
-        theta = {}
-        for kind, rows in shard.rows.items():
-            if rows.stop > rows.start:
-                potential = self.potentials[kind]
-                table = self.scales[kind] * part.numbers(kind, rows, potential, state)
-                shared = len(table) < rows.stop - rows.start
-                theta[kind] = potential.as_theta(table, part.shapes[kind], shared)
-        return Scores(shard.graph, theta)
+# -- Delta -----------------------------------------------------------------------------------------------------
 
 
-def predict(
-    part: Part, state: Mapping[str, Any], predictor: Predictor, what: str = "labels"
-) -> tuple[Any, list[Any]]:
-    """Labels, or marginals, of every example; shards are shared out over the threads that inference may use."""
-    read = getattr(predictor, what)
-    inference, threads = predictor.inference, 1
-    if len(part.shards) > 1 and inference.threaded:
-        threads = thread_count(inference.threads)
-        inference = inference.on_one_thread()
-    for kind in part.shapes:
-        predictor.potentials[kind].ready(part.n_rows(kind))
+class Hamming:
+    """1 for every wrong state of a labelled variable, (N, K), made on demand."""
 
-    def of(shard: Shard) -> list[Any]:
-        return shard.union.split_variables(read(inference, predictor.scores_of(part, shard, state)))
+    def __init__(self, targets: Ints, n_states: int) -> None:
+        self._targets, self.shape = targets, (len(targets), n_states)
 
-    with one_blas_thread():
-        return state, [found for own in map_items(of, part.shards, threads) for found in own]
+    def __len__(self) -> int:
+        return self.shape[0]
 
-
-def predict_to(
-    part: Part,
-    state: Mapping[str, Any],
-    path: str,
-    predictor: Predictor,
-    what: str,
-    write: Callable[[str, list[Any]], None],
-) -> tuple[Any, None]:
-    """Write labels, or marginals, of every example to a file."""
-    write(path, predict(part, state, predictor, what)[1])
-    return state, None
+    def __getitem__(self, rows: Any) -> Floats:
+        targets = self._targets[rows]
+        wrong = np.ones((len(targets), self.shape[1]))
+        known = np.flatnonzero(targets >= 0)
+        wrong[known, targets[known]] = 0.0
+        wrong[targets < 0] = 0.0
+        return wrong
 
 
-def count_correct(
-    part: Part, state: Mapping[str, Any], predictor: Predictor
-) -> tuple[Any, tuple[float, float]]:
-    """Weight of the labelled variables predicted right, and of all labelled variables."""
-    right = total = 0.0
-    for example, found in zip(part.examples, predict(part, state, predictor)[1], strict=True):
-        if example.labels is None:
-            raise PotentiaError(f"{part.name_of(example)} has no labels to score against.")
-        weights = np.ones(len(found)) if example.weights is None else example.weights
-        seen = example.labels >= 0
-        right += float(weights[seen] @ (found[seen] == example.labels[seen]))
-        total += float(weights[seen].sum())
-    return state, (right, total)
+def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
+    """Delta per kind (N, K), None if it is zero: Hamming on single-variable kinds, or a user's of all examples."""
+    if delta == "hamming":
+        return {
+            kind: Hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
+            for kind, shape in part.shapes.items()
+        }
+    if delta is None:
+        return dict.fromkeys(part.shapes)
+    given = [_checked_delta(delta(example), example, part.shapes) for example in part.examples]
+    found: dict[str, Floats | None] = {}
+    for kind, shape in part.shapes.items():
+        if not any(kind in own for own in given):
+            found[kind] = None
+            continue
+        tables = [np.zeros((0, part.n_outputs[kind]))]
+        for own, example, kept in zip(given, part.examples, part.kept, strict=True):
+            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+            rows = slice(None) if kept is None else kept.get(kind, slice(None))
+            tables.append(table[rows].reshape(-1, part.n_outputs[kind]))
+        found[kind] = np.concatenate(tables)
+    return found
+
+
+def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
+    """What a user's Delta returned for an example, as finite tables of its regions."""
+    if not isinstance(tables, Mapping):
+        raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}.")
+    if example.labels is None or np.any(example.labels < 0):
+        raise PotentiaError("a custom delta requires examples without hidden labels.")
+    scopes, found = example.graph.scopes, {}
+    for kind, given in tables.items():
+        if kind not in scopes or kind not in shapes:
+            raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}.")
+        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        if table.shape != shape or not np.all(np.isfinite(table)):
+            got = "one that is not finite" if table.shape == shape else str(table.shape)
+            raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}.")
+        found[kind] = table
+    return found

@@ -20,12 +20,10 @@ from ..base.options import check_count
 from ..base.saving import read_file, reading, write_file
 from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
 from ..base.types import PotentiaError
-from ..features.example import Example
-from ..features.parts import Loaded, Parts, Source
+from ..features.example import Example, Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
-from .data import PART_ENTRIES, cut_examples, hold_examples
-from .examples import checked_examples
+from .data import PART_ENTRIES, checked_examples, cut_examples, hold_examples
 
 KIND = "part"
 ENDING = ".potentia"

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.optimise import Search, adam, adam_start, check_adam
+from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
 from ..base.options import check_count, check_number
-from ..base.types import Floats, PotentiaError, real_number, shown
-from ..features.parts import Examples
-from ..gradients.entry import Gradient, gradient_of
-from ..gradients.loss import Loss
-from ..gradients.losses import loss_of
+from ..base.types import PotentiaError, real_number, shown
+from ..features.example import Examples
+from ..gradients.base import Gradient, Loss
+from ..gradients.entry import gradient_of
+from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Potential
@@ -25,7 +25,6 @@ from .base import (
     SavedState,
     State,
     Stop,
-    descend,
     failure_of,
     has_settled,
     join_parameters,
@@ -34,7 +33,7 @@ from .base import (
     steps_made,
 )
 from .data import Dataset
-from .risk_objective import Risk, first_examples, open_risk, restored_starts, saved_starts
+from .risk_objective import Risk, begin_potentials, first_examples, open_parts, restored_starts, saved_starts
 
 #: What a state's arrays say of its stage.
 _OF_STAGES = ("stages", "stage", "totals")
@@ -105,19 +104,19 @@ class MarginalRisk(Learner):
 
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Parameters as they are, or as `start` says."""
-        for kind, potential in potentials.items():
-            potential.check_shape(kind, data.shapes[kind])
         stages = self._stages(data)
         number = stages[0][0]
         fresh = any(not potential.is_fitted for potential in potentials.values())
-        smoothed = "smoothed_error" in loss_of(self.loss).name
+        smoothed = isinstance(loss_of(self.loss), SmoothedError)
         start = self.start or ("surrogate_likelihood" if smoothed else "independent")
         if fresh:
-            risk, parts = open_risk(data, self, number, self._n_batches(number))
-            potentials = risk.begin(parts, potentials, start != "zero")
+            totals, parts = open_parts(data, self, number, self._n_batches(number))
+            ridge = None if self.ridge is None else self.ridge * float(sum(totals.tolist()))
+            potentials = begin_potentials(data, ridge, parts, potentials, start != "zero")
         if fresh and start == "surrogate_likelihood":
             first = replace(self, loss="surrogate_likelihood", incremental=None)
-            potentials = _minimised(*open_risk(data, first, number), potentials, self.iterations)
+            totals, parts = open_parts(data, first, number)
+            potentials = _minimised(Risk(data, self.ridge, totals, potentials, parts), self.iterations)
         limit = sum(steps for _, steps in stages)
         return self._open(data, State(potentials, limit, {"stages": np.array(stages, dtype=float)}), 0)
 
@@ -126,11 +125,18 @@ class MarginalRisk(Learner):
         while True:
             number, steps, last = self._stage(state)
             rows = _rows_of(state, number)
-            risk = Risk(data, self.ridge, state.arrays["totals"])
+            risk = Risk(data, self.ridge, state.arrays["totals"], state.potentials, state.parts)
+            if self.batch is not None and len(rows) < steps:
+                return self._pass(risk, state, number, len(rows))
             diverged = False
-            if len(rows) < steps and not (self.batch is None and has_settled(rows, self.tol)):
-                advance = self._descend if self.batch is None else self._pass
-                state, diverged = advance(risk, state, {"examples": number}, len(rows))
+            if self.batch is None and len(rows) < steps and not has_settled(rows, self.tol):
+                try:
+                    search = lbfgs(Search.of(state.arrays), risk)
+                except PotentiaError:
+                    for doubt in risk.doubts if len(state.arrays) == len(_OF_STAGES) + 1 else ():
+                        raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
+                    raise
+                state, diverged = self._after(state, risk, search, number), search.diverged
                 if not state.ended:
                     return state
             if last or diverged:
@@ -187,72 +193,56 @@ class MarginalRisk(Learner):
     def _open(self, data: Dataset, state: State, stage: int) -> State:
         """The beginning of a stage, at the current parameters."""
         number = int(state.arrays["stages"][stage, 0])
-        risk, parts = open_risk(data, self, number, self._n_batches(number))
+        totals, parts = open_parts(data, self, number, self._n_batches(number))
         point = join_parameters(movable(state.potentials, state.potentials))
         arrays = Search(point).arrays() if self.batch is None else adam_start(point)
         of_stage = {
             "stages": state.arrays["stages"],
             "stage": np.array([float(stage)]),
-            "totals": risk.totals,
+            "totals": totals,
         }
         return replace(state, arrays={**of_stage, **arrays}, parts=parts, ended=False, failure=None)
 
-    def _descend(self, risk: Risk, state: State, row: Row, done: int) -> tuple[State, bool]:
-        """A step of L-BFGS on a stage's examples, and whether parameters ran away."""
-        moving = movable(state.potentials, state.potentials)
-        potentials, parts, doubts = {**state.potentials, **moving}, state.parts, dict[str, int]()
-
-        def objective(vector: Floats) -> tuple[float, Floats, Any]:
-            nonlocal parts, doubts  # where inference starts from, it does from its last end, whichever that was
-            set_parameters(moving, vector)
-            value, gradient, parts, doubts = risk(parts, potentials)
-            return value, gradient, doubts
-
-        try:
-            search, diverged = descend(Search.of(state.arrays), objective)
-        except PotentiaError:
-            for doubt in doubts if len(state.arrays) == len(_OF_STAGES) + 1 else ():
-                raise PotentiaError(f"The fit cannot begin here: {doubt}") from None
-            raise
-        set_parameters(moving, search.point)
-        row = {"objective": search.value, **row}
+    def _after(self, state: State, risk: Risk, search: Search, number: int) -> State:
+        """The state after a step of L-BFGS on the first `number` examples, or at the end if it gained nothing."""
+        set_parameters(risk.moving, search.point)
+        row = {"objective": search.value, "examples": number}
         changes = {
-            "potentials": potentials,
+            "potentials": risk.potentials,
             "arrays": {name: state.arrays[name] for name in _OF_STAGES} | search.arrays(),
-            "parts": parts,
+            "parts": risk.parts,
             "doubt": state.doubt if search.aux is None else next(iter(search.aux), None),
         }
         if not search.stopped:
-            return state.after(row, **changes), False
-        failure = failure_of(search, diverged, steps_made(state.history), self.tol)
-        failure = failure and " ".join([failure, *doubts])
-        return state.at_end(row, **changes, failure=failure), diverged
+            return state.after(row, **changes)
+        failure = failure_of(search, steps_made(state.history), self.tol)
+        failure = failure and " ".join([failure, *risk.doubts])
+        return state.at_end(row, **changes, failure=failure)
 
-    def _pass(self, risk: Risk, state: State, row: Row, done: int) -> tuple[State, bool]:
+    def _pass(self, risk: Risk, state: State, number: int, done: int) -> State:
         """Adam over batches of examples in random order; steps fall as 1 / sqrt(pass).
 
         Batch b of n has every n-th example, so that all parts of the data have some of each. The objective noted is the
         mean over a pass of the batches' values, each at the parameters of its turn.
         """
-        moving = movable(state.potentials, state.potentials)
-        potentials, parts = {**state.potentials, **moving}, state.parts
-        rates = [np.full(f.n_parameters, f.step_size(self.rate)) for f in moving.values()]
+        rates = [np.full(f.n_parameters, f.step_size(self.rate)) for f in risk.moving.values()]
         rate = np.concatenate([np.zeros(0), *rates]) / np.sqrt(done + 1)
         batches = np.flatnonzero(risk.totals > 0)
         values, all_doubts, optimiser = np.zeros(len(batches)), dict[str, int](), dict(state.arrays)
-        for number in np.random.default_rng([self.seed, done]).permutation(len(batches)):
-            values[number], gradient, parts, doubts = risk(parts, potentials, int(batches[number]))
+        for at in np.random.default_rng([self.seed, done]).permutation(len(batches)):
+            values[at], gradient, doubts = risk(optimiser["point"], int(batches[at]))
             all_doubts |= doubts
-            if np.isfinite(values[number]):
+            if np.isfinite(values[at]):
                 optimiser |= adam(optimiser, gradient, rate)
-                set_parameters(moving, optimiser["point"])
+        set_parameters(risk.moving, optimiser["point"])
         finite = np.isfinite(values)
         if not finite.any():
             raise PotentiaError(" ".join(["The loss of no batch is a finite number.", *all_doubts]))
         totals = risk.totals[batches][finite]
-        row = {"objective": float(totals / totals.sum() @ values[finite]), **row}
+        row = {"objective": float(totals / totals.sum() @ values[finite]), "examples": number}
         doubt = next(iter(all_doubts), None)
-        return state.after(row, potentials=potentials, arrays=optimiser, parts=parts, doubt=doubt), False
+        changes = {"potentials": risk.potentials, "arrays": optimiser, "parts": risk.parts, "doubt": doubt}
+        return state.after(row, **changes)
 
     # -- options -----------------------------------------------------------------------------------------------
 
@@ -290,25 +280,14 @@ def _rows_of(state: State, number: int) -> list[Row]:
     return [row for row in state.history if row["examples"] == number]
 
 
-def _minimised(
-    risk: Risk, parts: Any, potentials: Mapping[str, Potential], steps: int
-) -> dict[str, Potential]:
+def _minimised(risk: Risk, steps: int) -> dict[str, Potential]:
     """The potentials after L-BFGS until the risk falls by at most 1e-4 of itself in ten steps, or some steps."""
-    moving = movable(potentials, potentials)
-    found = {**potentials, **moving}
-
-    def objective(vector: Floats) -> tuple[float, Floats]:
-        nonlocal parts
-        set_parameters(moving, vector)
-        value, gradient, parts, _ = risk(parts, found)
-        return value, gradient
-
-    search, values = Search(join_parameters(moving)), list[Row]()
+    search, values = Search(join_parameters(risk.moving)), list[Row]()
     while len(values) < steps and not has_settled(values, 1e-4) and not search.stopped:
-        search, _ = descend(search, objective)
+        search = lbfgs(search, risk)
         values.append({"objective": search.value})
-    set_parameters(moving, search.point)
-    return found
+    set_parameters(risk.moving, search.point)
+    return risk.potentials
 
 
 def _fewest(data: Dataset) -> int:

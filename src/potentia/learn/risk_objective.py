@@ -15,20 +15,19 @@ import numpy as np
 from ..base.backend import tree_total
 from ..base.memory import borrow_zeros
 from ..base.schema import prefixed
-from ..base.threads import map_items, thread_count
+from ..base.threads import iterate_items, thread_count
 from ..base.types import Floats
-from ..gradients.base import GradientError
-from ..gradients.entry import Gradient, evaluate, gradient_of
-from ..gradients.loss import Loss, check_starts
+from ..gradients.base import Gradient, GradientError, Loss, Methods, check_starts
+from ..gradients.entry import gradient_of
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.mlp import Differentiable
 from ..potentials.problem import Rows
+from .base import movable, set_parameters
 from .data import Dataset
-from .examples import observed
-from .part import Part
+from .part import Part, observed
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
@@ -96,9 +95,12 @@ def open_stage(
     part: Part, state: PartState, stage: Stage, settings: RiskSettings
 ) -> tuple[PartState, Floats]:
     """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
-    new = {"settings": settings, "stage": stage}
-    weights = [_chosen(part, new, batch).labelled_weight() for batch in range(stage.n_batches)]
-    return new, np.array(weights)
+    new, totals = {"settings": settings, "stage": stage}, np.zeros(stage.n_batches)
+    for batch in range(stage.n_batches):
+        for shard in _chosen(part, new, batch).shards:
+            seen = shard.labels >= 0
+            totals[batch] += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
+    return new, totals
 
 
 def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
@@ -111,7 +113,8 @@ def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
     if any(key[0] != stage for key in batches):
         batches.clear()
     if (stage, batch) not in batches:
-        batches[stage, batch] = Part([part.examples[i] for i in numbers], part.kinds, whole=part.whole)
+        examples, names = [part.examples[i] for i in numbers], [part.names[i] for i in numbers]
+        batches[stage, batch] = Part(examples, part.kinds, names, part.whole)
     return batches[stage, batch]
 
 
@@ -128,87 +131,62 @@ def evaluate_batch(
 ) -> tuple[PartState, PartRisk]:
     """The summed loss of a batch and its gradient; an infinite loss has none."""
     settings: RiskSettings = state["settings"]
-    chosen = _chosen(part, state, batch)
-    starts: list[dict[str, Floats] | None] = [
-        prefixed(state, f"{batch}/{number}/") if settings.warm else None
-        for number in range(len(chosen.shards))
-    ]
-    risk = _evaluate(chosen, settings, potentials, starts)
-    if not settings.warm:
-        return state, risk
-    named = {
-        f"{batch}/{number}/{name}": array
-        for number, arrays in enumerate(starts)
-        for name, array in (arrays or {}).items()
+    part = _chosen(part, state, batch)
+    scores = {
+        kind: part.function(kind, slice(None), p, by_weight=p.by_weight)
+        for kind, p in potentials.items()
+        if kind in part.shapes
     }
-    others = {name: value for name, value in state.items() if not name.startswith(f"{batch}/")}
-    return {**others, **named}, risk
-
-
-def _evaluate(
-    part: Part,
-    settings: RiskSettings,
-    potentials: Mapping[str, Potential],
-    starts: list[dict[str, Floats] | None],
-) -> PartRisk:
-    """The summed loss of a part's examples and its gradient; `starts` of the shards become their next ones."""
-    scores = {kind: part.numbers(kind, slice(None), potentials[kind], {}) for kind in part.shapes}
     d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
+    threads = thread_count(settings.threads)
     if len(part.shards) > 1:
         settings = settings.on_one_thread()
+
+    def of(number: int) -> tuple[float, dict[str, Floats], str | None, dict[str, Floats] | None]:
+        """The loss of a shard, the gradient of tables that all its rows share, a doubt and the next start."""
+        shard, theta = part.shards[number], {}
+        for kind, scope in shard.graph.scopes.items():
+            if len(scope):
+                one = len(scores[kind]) < part.n_rows(kind)
+                table = scores[kind] if one else scores[kind][shard.rows[kind]]
+                theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
+        start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
+        methods = Methods(settings.inference, settings.gradient, settings.clamped, start)
+        try:
+            value, d_theta = settings.loss.evaluate(
+                Scores(shard.graph, theta), shard.labels, shard.weights, methods
+            )
+        except GradientError as error:
+            return np.inf, {}, str(error), start
+        d_shared = {}
+        for kind in theta:
+            if len(scores[kind]) < part.n_rows(kind):
+                d_shared[kind] = d_theta[kind].reshape(1, -1)
+            else:
+                own = d_scores[kind][shard.rows[kind]]
+                own[...] = d_theta[kind].reshape(own.shape)
+        return value, d_shared, methods.doubt(), methods.next_starts()
+
     shared: dict[str, Floats] = {}
-    value, doubts = 0.0, Counter[str]()
-
-    def of(number: int) -> tuple[float, dict[str, Floats], str | None]:
-        return _of_shard(part, number, settings, potentials, scores, d_scores, starts)
-
-    for loss, d_shared, doubt in map_items(of, range(len(part.shards)), thread_count(settings.threads)):
+    value, doubts, new = 0.0, Counter[str](), dict(state)
+    if settings.warm:
+        new = {name: array for name, array in state.items() if not name.startswith(f"{batch}/")}
+    for number, (loss, d_shared, doubt, start) in enumerate(
+        iterate_items(of, range(len(part.shards)), threads)
+    ):
         value += loss
         doubts.update([] if doubt is None else [doubt])
         for kind, slope in d_shared.items():
             shared[kind] = shared[kind] + slope if kind in shared else slope
+        new |= {f"{batch}/{number}/{name}": array for name, array in (start or {}).items()}
     slopes = {}
     for kind in part.shapes if np.isfinite(value) else ():
-        potential = potentials[kind]
+        potential, x, slope = potentials[kind], part.features[kind], d_scores[kind]
+        if kind in shared:
+            x, slope = np.zeros((1, x.shape[1])), shared[kind]
         if isinstance(potential, Differentiable):
-            one = kind in shared
-            x = np.zeros((1, part.matrix(kind).shape[1])) if one else part.matrix(kind)
-            slopes[kind] = potential.theta_vjp(x, shared[kind] if one else d_scores[kind])
-    return value, slopes, dict(doubts)
-
-
-def _of_shard(
-    part: Part,
-    number: int,
-    settings: RiskSettings,
-    potentials: Mapping[str, Potential],
-    scores: Mapping[str, Floats],
-    d_scores: Mapping[str, Floats],
-    starts: list[dict[str, Floats] | None],
-) -> tuple[float, dict[str, Floats], str | None]:
-    """The loss of a shard, the gradient of tables that all rows share and a doubt; fills its rows of d_scores."""
-    shard = part.shards[number]
-    theta = {}
-    for kind, scope in shard.graph.scopes.items():
-        if len(scope):
-            one = len(scores[kind]) < part.n_rows(kind)
-            table = scores[kind] if one else scores[kind][shard.rows[kind]]
-            theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
-    try:
-        value, d_theta, doubt, starts[number] = evaluate(
-            settings.loss, settings.inference, settings.gradient, Scores(shard.graph, theta), shard.labels,
-            shard.weights, settings.clamped, starts[number],
-        )  # fmt: skip
-    except GradientError as error:
-        return np.inf, {}, str(error)
-    d_shared = {}
-    for kind in theta:
-        if len(scores[kind]) < part.n_rows(kind):
-            d_shared[kind] = d_theta[kind].reshape(1, -1)
-        else:
-            own = d_scores[kind][shard.rows[kind]]
-            own[...] = d_theta[kind].reshape(own.shape)
-    return value, d_shared, doubt
+            slopes[kind] = potential.theta_vjp(x, slope)
+    return new if settings.warm else state, (value, slopes, dict(doubts))
 
 
 def saved_starts(part: Part, state: PartState) -> tuple[PartState, dict[str, Floats]]:
@@ -231,69 +209,81 @@ def restored_starts(part: Part, state: PartState, saved: Mapping[str, Any]) -> t
 # -- the objective ---------------------------------------------------------------------------------------------
 
 
-class Risk(NamedTuple):
-    """The risk per labelled variable of the first examples, plus penalties.
+class Risk:
+    """The risk per labelled variable of the first examples, plus penalties, as a function of all parameters.
 
-    Attributes:
+    Args:
         ridge: relative to the risk per variable; None for the ridge of the potentials.
         totals: weight of the labelled variables of each batch.
+
+    Attributes:
+        potentials: copies whose parameters are those of the last call; `moving` are those that have some.
+        parts: states of the parts after the last call, whichever point that was for: inference starts there.
+        doubts: sentences on what makes value or gradient of the last call inaccurate, and of how many graphs each is
+            true.
     """
 
-    data: Dataset
-    ridge: float | None
-    totals: Floats
+    def __init__(
+        self,
+        data: Dataset,
+        ridge: float | None,
+        totals: Floats,
+        potentials: Mapping[str, Potential],
+        parts: Any,
+    ) -> None:
+        self.data, self.ridge, self.totals, self.parts = data, ridge, totals, parts
+        self.moving = movable(potentials, potentials)
+        self.potentials = {**potentials, **self.moving}
+        self.doubts: dict[str, int] = {}
 
-    def begin(
-        self, states: Any, potentials: Mapping[str, Potential], independent: bool
-    ) -> dict[str, Potential]:
-        """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables."""
-        found = dict(potentials)
-        for kind, potential in potentials.items():
-            if potential.is_fitted:
-                continue
-            problem = self.data.selection(kind, partial(chosen_rows, kind=kind), states)
-            own = self._penalised(potential).begin(problem)
-            if independent and len(self.data.shapes[kind]) == 1 and potential.differentiable:
-                rows_of = partial(chosen_rows, kind=kind, labelled=True)
-                labelled = self.data.selection(kind, rows_of, states)
-                if labelled.n_rows:
-                    own.fit_problem(labelled)
-            found[kind] = copy.copy(potential)
-            found[kind].__dict__.update(own._fitted())
-        return found
+    def __call__(self, vector: Floats, batch: int = 0) -> tuple[float, Floats, dict[str, int]]:
+        """The risk of a batch at a vector of all parameters, its gradient, and doubts.
 
-    def _penalised(self, potential: Potential) -> Potential:
-        """A copy that uses the learner's ridge."""
-        own = copy.copy(potential)
-        if self.ridge is not None and "ridge" in own.get_params(deep=False):
-            own.set_params(ridge=self.ridge * float(sum(self.totals.tolist())))
-        return own
-
-    def __call__(
-        self, states: Any, potentials: Mapping[str, Potential], batch: int = 0
-    ) -> tuple[float, Floats, Any, dict[str, int]]:
-        """The risk of a batch, its gradient for all parameters, new states, and doubts.
-
-        Doubts are sentences on what makes value or gradient inaccurate, with the number of graphs of which they are
-        true. A kind that the examples lack has its penalty only.
+        A kind that the examples lack has its penalty only.
         """
+        set_parameters(self.moving, vector)
         total = float(self.totals[batch])
-        for kind in self.data.shapes:
-            potentials[kind].ready(self.data.n_rows(kind))
-        states, found = self.data.parts.total(evaluate_batch, states, potentials, batch)
-        value, slopes, doubts = found
+        ridge = None if self.ridge is None else self.ridge * total
+        self.parts, sums = self.data.parts.total(evaluate_batch, self.parts, self.potentials, batch)
+        value, slopes, self.doubts = sums
         gradients = [np.zeros(0)]
-        for kind, potential in potentials.items():
-            if isinstance(potential, Differentiable):
-                ridge = None if self.ridge is None else self.ridge * total
-                penalty, slope = potential.penalty_and_gradient(ridge)
-                value += penalty
-                gradients.append((slope + slopes[kind] if kind in slopes else slope) / total)
-        return value / total, np.concatenate(gradients), states, doubts
+        for kind, potential in self.moving.items():
+            penalty, slope = potential.penalty_and_gradient(ridge)
+            value += penalty
+            gradients.append((slope + slopes[kind] if kind in slopes else slope) / total)
+        return value / total, np.concatenate(gradients), self.doubts
 
 
-def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Risk, Any]:
-    """The risk of the first `number` examples, and states of the parts that remember nothing."""
+def begin_potentials(
+    data: Dataset,
+    ridge: float | None,
+    states: Any,
+    potentials: Mapping[str, Potential],
+    independent: bool,
+) -> dict[str, Potential]:
+    """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables.
+
+    ridge: of the summed loss; None for that of the potentials.
+    """
+    begun = dict(potentials)
+    for kind, potential in potentials.items():
+        if potential.is_fitted:
+            continue
+        own = copy.copy(potential)
+        if ridge is not None and "ridge" in own.get_params(deep=False):
+            own.set_params(ridge=ridge)
+        own.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
+        if independent and len(data.shapes[kind]) == 1 and potential.differentiable:
+            labelled = data.selection(kind, partial(chosen_rows, kind=kind, labelled=True), states)
+            if labelled.n_rows:
+                own.fit_problem(labelled)
+        begun[kind] = copy.copy(potential)
+        begun[kind].__dict__.update(own._fitted())
+    return begun
+
+
+def open_parts(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Floats, Any]:
+    """Weights of the labelled variables of each batch of the first `number` examples, and states of the parts."""
     settings = RiskSettings(
         loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
         options.threads,
@@ -304,4 +294,4 @@ def open_risk(data: Dataset, options: MarginalRisk, number: int, n_batches: int 
         for first, size in zip(starts, data.n_given, strict=False)
     ]
     states, totals = data.parts.map(open_stage, None, settings, own=stages)
-    return Risk(data, options.ridge, tree_total(lambda part: totals[part], 0, len(totals))), states
+    return tree_total(totals), states

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -15,37 +16,38 @@ from ..base.backend import releasing
 from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ..base.progress import Bar
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
-from ..base.schema import TEXT, Count, Either, Items, Kind, Number, Schema, Section, check
+from ..base.schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.threads import one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError, warn_caller
-from ..features.attributes import AttributeIndex, check_sequences
-from ..features.parts import HeldSequences, Parts, Sequences, Source
-from ..features.schemes import SCHEMES
-from ..kernels import attributes as kernels
-from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.base import steps_made
-from ..learn.chain import (
-    ChainFit,
-    ChainTables,
-    TokenBlock,
-    best_labels,
-    in_layout,
-    k_best_labels,
-    likeliest_labels,
-    marginals,
-)
-from ..learn.chain_data import ChainData, chain_sources, cut_lengths
-from ..learn.chain_layout import (
-    SAVED_WEIGHTS,
-    ChainLayout,
-    ChainWeights,
+from ..features.attributes import (
+    MAX_LABELS,
+    AttributeIndex,
     Label,
     check_label_type,
     check_lengths,
+    check_sequences,
+    pack_names,
+    unpack_names,
+)
+from ..features.example import Parts, Sequences, Source
+from ..features.schemes import SCHEMES
+from ..kernels.attributes import TokenAttributes
+from ..learn.backends.connection import current, iterate_anywhere
+from ..learn.base import Callback, run, steps_made
+from ..learn.chain import (
+    AttributeLabels,
+    ChainFit,
+    ChainLayout,
+    ChainTables,
+    ChainWeights,
+    best_labels,
+    k_best_labels,
+    likeliest_labels,
+    marginals,
     scheme_constraints,
 )
+from ..learn.chain_data import ChainData, HeldSequences, chain_sources, cut_lengths, pruned, transferred
 from ..learn.checkpoint import Checkpoint
-from ..learn.loop import Callback, run
 from ..potentials.base import Params
 
 #: A token's features by name, or their names.
@@ -53,6 +55,7 @@ Token = Mapping[str, Any] | Sequence[str]
 
 #: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
 _FAINT = 0.1
+_DECODERS = ("map", "mpm")
 #: Options that do not change what a fit computes.
 _FREE_OPTIONS = ("max_iterations", "threads", "decode")
 
@@ -113,7 +116,17 @@ class ChainCRF(Registered, Params):
         "params": Kind((dict,)),
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
-        **SAVED_WEIGHTS,
+        "columns": Named(Items(Count(), "two")),
+        "names": Array("u1", ("B",), low=0, below=256),
+        "name_ptr": Array("i8", ("A+1",), ends="B"),
+        "feature_ptr": Array("i8", ("A+1",), ends="K"),
+        "feature_label": Array("u2", ("K",), low=0, below="L"),
+        "state": Array("f8", ("K",)),
+        "pairs": Array("f8", ("L", "L")),
+        "dense": Array("f8", ("D", "L")),
+        "offsets": Named(Number(), optional=True),
+        "column_offsets": Array("f8", ("D",), optional=True),
+        "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
@@ -150,7 +163,7 @@ class ChainCRF(Registered, Params):
         check_flag("progress", progress)
         check_flag("warm_start", warm_start)
         sources, resident = chain_sources(X, y, sample_weight)
-        with Bar(progress) as bar, one_blas_thread(), releasing():
+        with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
             data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
@@ -159,19 +172,15 @@ class ChainCRF(Registered, Params):
                     UserWarning,
                 )
             if isinstance(checkpoint, str | os.PathLike):
-                checkpoint = Checkpoint(checkpoint, self._digest(data.digests))
+                # of options and data: the checkpoint of a fit with others is refused
+                options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
+                checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
             fit = self._begin(data, warm_start and hasattr(self, "weights_"))
             state, self.converged_ = run(
-                fit,
-                None,
-                {},
-                callback=callback,
-                checkpoint=checkpoint,
-                bar=bar,
-                statistics=data.parts.statistics,
-            )
+                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics
+            )  # fmt: skip
         # attributes without a weight are dropped
-        self.weights_, self.index_ = fit.weights(state).pruned(data.index)
+        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
         self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
         self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
@@ -180,52 +189,44 @@ class ChainCRF(Registered, Params):
     def _begin(self, data: ChainData, warm: bool) -> ChainFit:
         """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
         allowed = scheme_constraints(data.classes, self.scheme)
-        features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
+        states, features, pairs = data.number(allowed, self.scheme, self.all_possible_states, self.min_freq)
         seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
         fit = ChainFit(
-            data.parts, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
+            data.parts, states, features, seen & (pairs >= self.min_freq) & allowed.transitions, data.n_dense,
             c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations, threads=self.threads,
         )  # fmt: skip
         if warm:
             _warn_of_dropped(self.index_, data.index)
-            names = self.index_, self.classes_
-            first = fit.weights(fit.init())
-            fit.start_from(self.weights_.transferred(*names, first, data.index, data.classes))
+            first, before = fit.weights(fit.init()), (self.weights_, self.index_, self.classes_)
+            fit.start_from(transferred(*before, first, data.index, data.classes))
         return fit
-
-    def _digest(self, of_parts: Sequence[str]) -> str:
-        """A digest of options and data: the checkpoint of a fit with another one is refused."""
-        options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
-        return digest_of([repr(options), *of_parts])
 
     # -- predicting ----------------------------------------------------------------------------------------
 
     def predict(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[Any]]:
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
-        self._check()
-        return self._over(X, self._predict)
+        return list(chain.from_iterable(self._by_part(X, self._predict)))
 
-    def _over(
-        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], list[Any]]
-    ) -> list[Any]:
-        """What a method gives for each sequence, part by part, on the cluster if there is one."""
+    def _by_part(
+        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]
+    ) -> Iterable[Any]:
+        """What a method gives for each part of the sequences, on the cluster if there is one; else they are one."""
         self._check_fitted()
+        check_choice("decode", self.decode, _DECODERS)
         if not isinstance(X, Parts) and current() is None:
-            return method(Sequences(X))
+            return [method(Sequences(X))]
         sources = X.sources if isinstance(X, Parts) else _held(X)
-        return list(chain.from_iterable(iterate_anywhere(partial(_apply, method), sources)))
+        return iterate_anywhere(partial(_apply, method), sources)
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
-        chains, tables = self._encoded(given.X, given.first)
+        tables, tokens, dense = self._encoded(given)
+        threads, names = thread_count(self.threads), self.classes_
         if self.decode == "mpm":
-            mu, _ = marginals(chains, tables, thread_count(self.threads))
-            allowed = scheme_constraints(self.classes_, self.scheme)
-            numbers = likeliest_labels(chains.tokens.sequence_ptr, mu, allowed)
+            mu, _ = marginals(tables, tokens, dense, threads, given.first)
+            numbers = likeliest_labels(tokens.sequence_ptr, mu, tables.allowed)
         else:
-            numbers = best_labels(chains, tables, thread_count(self.threads))
-        names = self.classes_
-        labels = [names[k] for k in numbers.tolist()]
-        return _split(labels, chains)
+            numbers = best_labels(tables, tokens, dense, threads, given.first)
+        return _split([names[k] for k in numbers.tolist()], tokens)
 
     def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
         """The labels of one sequence."""
@@ -233,12 +234,12 @@ class ChainCRF(Registered, Params):
 
     def predict_marginals(self, X: Iterable[Iterable[Token]] | Parts) -> list[list[dict[Any, float]]]:
         """The probability of every label of every token, as dictionaries; the sequences may be `pt.parts`."""
-        return self._over(X, self._predict_marginals)
+        return list(chain.from_iterable(self._by_part(X, self._predict_marginals)))
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
-        chains, tables = self._encoded(given.X, given.first)
-        rows = marginals(chains, tables, thread_count(self.threads))[0].tolist()
-        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], chains)
+        tables, tokens, dense = self._encoded(given)
+        rows = marginals(tables, tokens, dense, thread_count(self.threads), given.first)[0].tolist()
+        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], tokens)
 
     def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
         """The probability of every label of every token of one sequence."""
@@ -247,10 +248,10 @@ class ChainCRF(Registered, Params):
     def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
-        chains, tables = self._encoded(X)
+        self._check_fitted()
         return [
             [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in paths]
-            for paths in k_best_labels(chains, tables, k, thread_count(self.threads))
+            for paths in k_best_labels(*self._encoded(Sequences(X)), k, thread_count(self.threads))
         ]
 
     def score(
@@ -258,8 +259,7 @@ class ChainCRF(Registered, Params):
     ) -> float:
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
-            self._check_fitted()
-            counts = list(iterate_anywhere(partial(_apply, self._count), X.sources))
+            counts = self._by_part(X, self._count)
         else:
             counts = [_compare(self.predict(X), [] if y is None else y, self.classes_)]
         right, known = map(sum, zip(*counts, strict=True))
@@ -297,17 +297,16 @@ class ChainCRF(Registered, Params):
         pairs, names = self.weights_.pairs, self.classes_
         return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
 
-    def _encoded(self, X: Iterable[Iterable[Token]], first: int = 0) -> tuple[TokenBlock, ChainTables]:
-        self._check_fitted()
-        encoded = self.index_.encode(X, first)
+    def _encoded(self, given: Sequences) -> tuple[ChainTables, TokenAttributes, Any]:
+        """The weights as tables, and the sequences' attributes, numbered as these are, and dense columns."""
+        tokens, dense = self.index_.encode(given.X, given.first)
         if self.__dict__.get("_tables_scheme", ()) != self.scheme:
             w = self.weights_
             layout = ChainLayout.of(w.features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
             self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
             self._tables_scheme = self.scheme
-        tokens = in_layout(kernels.TokenAttributes(*encoded[:4]), self._tables.layout)
-        return TokenBlock(tokens, encoded.dense, first), self._tables
+        return self._tables, self._tables.layout.renumbered(tokens), dense
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -324,7 +323,14 @@ class ChainCRF(Registered, Params):
             "history": self.history_,
             "columns": {name: list(ends) for name, ends in self.index_.columns.items()},
         }
-        arrays = self.weights_.arrays(self.index_.numbers)
+        weights = self.weights_
+        arrays = pack_names(self.index_.numbers) | {
+            "feature_ptr": weights.features.ptr,
+            "feature_label": weights.features.label,
+            "state": weights.state,
+            "pairs": weights.pairs,
+            "dense": weights.dense,
+        }
         if self.index_.is_centred:
             content["offsets"] = self.index_.offsets
         if self.index_.column_offsets.size:
@@ -344,7 +350,15 @@ class ChainCRF(Registered, Params):
         model: Self = build(cls, found["params"])
         model._check()
         scheme_constraints(found["labels"], model.scheme)
-        model.weights_, model.index_ = ChainWeights.from_arrays(found)
+        names = unpack_names(found)
+        if len(set(names)) != len(names):
+            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
+        columns = {name: tuple(ends) for name, ends in found["columns"].items()}
+        column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
+        numbers = {name: k for k, name in enumerate(names)}
+        model.index_ = AttributeIndex(numbers, columns, found["offsets"], column_offsets)
+        features = AttributeLabels(found["feature_ptr"], found["feature_label"])
+        model.weights_ = ChainWeights(features, found["state"], found["pairs"], found["dense"])
         model.classes_, model.history_ = found["labels"], found["history"]
         model.n_iter_ = steps_made(model.history_)
         return model
@@ -370,7 +384,7 @@ class ChainCRF(Registered, Params):
         check_count("max_iterations", self.max_iterations)
         for name in ("all_possible_states", "all_possible_transitions"):
             check_flag(name, getattr(self, name))
-        check_choice("decode", self.decode, ("map", "mpm"))
+        check_choice("decode", self.decode, _DECODERS)
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
         thread_count(self.threads)
@@ -412,7 +426,20 @@ def _compare(
     return sum(a == b for a, b in pairs), len(pairs)
 
 
-def _split(values: list[Any], chains: TokenBlock) -> list[list[Any]]:
+def _split(values: list[Any], tokens: TokenAttributes) -> list[list[Any]]:
     """What belongs to each sequence."""
-    ends = chains.tokens.sequence_ptr.tolist()
-    return [values[a:b] for a, b in pairwise(ends)]
+    return [values[a:b] for a, b in pairwise(tokens.sequence_ptr.tolist())]
+
+
+def _is_consistent(found: Mapping[str, Any]) -> bool:
+    """Whether labels ascend within each attribute, and columns are those of the dense weights, each once."""
+    ptr, label = found["feature_ptr"], found["feature_label"].astype(np.int64)
+    inner = np.ones(len(label), dtype=bool)
+    inner[ptr[:-1][ptr[:-1] < len(label)]] = False
+    ascending = bool(np.all(np.diff(label)[inner[1:]] > 0)) if len(label) else True
+    ends = sorted(map(tuple, found["columns"].values()))
+    edges = [0, *(end for _, end in ends)]
+    joined = all(first == before and end > first for (first, end), before in zip(ends, edges, strict=False))
+    labels = found["labels"]
+    distinct = len(set(labels)) == len(labels) and 0 < len(labels) <= MAX_LABELS
+    return ascending and joined and edges[-1] == len(found["dense"]) and distinct

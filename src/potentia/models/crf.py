@@ -6,34 +6,49 @@ import copy
 import math
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
 
-from ..base.backend import Local, releasing
+from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import new_folder
 from ..base.html import facts_table
-from ..base.options import check_flag, check_function, check_type
+from ..base.options import check_choice, check_flag, check_function, check_type
 from ..base.progress import Bar
-from ..base.saving import from_json, read_file, reading, to_json, write_arrays, write_file
+from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
 from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check, prefixed
 from ..base.threads import one_blas_thread, thread_count, using_threads
-from ..base.types import Floats, Ints, PotentiaError, warn_caller
-from ..features.example import Example
-from ..features.parts import Examples, Parts
+from ..base.types import Floats, Ints, PotentiaError, shown, warn_caller
+from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference, Result
-from ..learn.backends.connection import current
-from ..learn.base import Learner, State
+from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
-from ..learn.data import Dataset, check_fit
-from ..learn.examples import list_examples
+from ..learn.data import (
+    Dataset,
+    Predictor,
+    check_fit,
+    count_correct,
+    list_examples,
+    predict,
+    predict_to,
+    shard_scores,
+)
 from ..learn.iterated import IteratedLogistic
-from ..learn.loop import Callback, fit_digest, run, summary_line
-from ..learn.part import Part, Predictor, count_correct, predict, predict_to
+from ..learn.part import Part
 from ..potentials.base import Potential
-from .crf_params import DECODES, CRFParams, fitted_state, forget, unfitted
+
+DECODES = ("mpm", "map")
+#: What a CRF is made of.
+_NAMES = ("potentials", "learner", "inference", "decode")
+_SUCH = {
+    "learner": "a Learner, such as pt.IteratedLogistic()",
+    "inference": "an Inference, such as pt.TRW()",
+}
 
 
-class CRF(CRFParams):
+@dataclass(eq=False, repr=False)
+class CRF(Registered):
     """A conditional random field: potentials turn features into scores, inference turns those into labels.
 
     Args:
@@ -57,6 +72,11 @@ class CRF(CRFParams):
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
         "trained_inference": Kind((dict,)),
     }
+
+    potentials: Mapping[str, Potential]
+    learner: Learner | None = None
+    inference: Inference | None = None
+    decode: str | None = None
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -90,53 +110,51 @@ class CRF(CRFParams):
         check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
-        before = fitted_state(self)
-        try:
-            self._fit(examples, validation, callback, progress, checkpoint, warm_start)
-        except BaseException:
-            forget(self)
-            self.__dict__.update(before)
-            raise
-        return self
-
-    def _fit(
-        self,
-        examples: Examples,
-        validation: Examples | None,
-        callback: Callback | None,
-        progress: bool,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None,
-        warm_start: bool,
-    ) -> None:
-        learner = self.learner or IteratedLogistic()
-        kinds = list(self.potentials)
+        learner, kinds = self.learner or IteratedLogistic(), list(self.potentials)
         learner.check(self.potentials)
         fitted = getattr(self, "potentials_", {}) if warm_start else {}
         potentials = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
         if isinstance(checkpoint, str | os.PathLike):
             checkpoint = Checkpoint(checkpoint, fit_digest(learner, self.potentials, examples))
-        self.scales_, self.trained_inference_ = learner.scales(kinds), learner.predictor(kinds)
-        if not isinstance(examples, Parts) and current() is None:
+        scales, trained = learner.scales(kinds), learner.predictor(kinds)
+        decode = self.decode or learner.decode
+        if not isinstance(examples, Parts) and CLUSTER.get() is None:
             check_fit(potentials, examples)
-        threads = using_threads(thread_count(learner.threads))
-        with releasing(), Bar(progress) as bar, one_blas_thread(), threads:
+        bar, threads = Bar(True) if progress else None, using_threads(thread_count(learner.threads))
+        with releasing(), nullcontext() if bar is None else bar, one_blas_thread(), threads:
             data = learner.gather(examples, potentials)
-            self.shapes_ = {kind: data.shapes[kind] for kind in kinds}
+            shapes = {kind: data.shapes[kind] for kind in kinds}
             _warn_of_no_features(self.potentials, data)
+            built: dict[str, Dataset] = {}
+
+            def errors(state: State) -> dict[str, float]:
+                """Errors of a state; the examples' parts are built once, and the fit's own are used."""
+                predictor = Predictor(state.potentials, scales, self.inference or trained, decode)
+                found = {}
+                for name, some in (("train_error", examples), ("validation_error", validation)):
+                    if some is data.examples and data.untouched:
+                        found[name] = 1.0 - _score(data, predictor, state.parts)
+                    elif some is not None:
+                        built[name] = built.get(name) or _gathered(some, state.potentials, shapes)
+                        found[name] = 1.0 - _score(built[name], predictor)
+                return found
+
             track = learner.track_error
-            state, self.converged_ = run(
+            state, converged = run(
                 learner,
                 data,
                 potentials,
                 tracked=validation is not None or data.parts.n_parts == 1 if track is None else track,
-                evaluate=_Evaluation(self, data, examples, validation),
+                evaluate=errors,
                 callback=callback,
                 checkpoint=checkpoint,
                 bar=bar,
                 statistics=data.parts.statistics,
             )
             self.potentials_ = dict(learner.finish(data, state))
-            self.history_ = [dict(row) for row in state.history]
+        self.history_, self.converged_ = [dict(row) for row in state.history], converged
+        self.scales_, self.shapes_, self.trained_inference_ = scales, shapes, trained
+        return self
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -153,7 +171,7 @@ class CRF(CRFParams):
         returned. On a cluster the workers write them.
         """
         self._check()
-        return self._over(examples, "labels", out)
+        return self._over(examples, None, out)
 
     @overload
     def predict_marginals(self, examples: Examples, *, out: None = None) -> list[Floats]: ...
@@ -178,13 +196,13 @@ class CRF(CRFParams):
         """The whole inference result of one example."""
         self._check()
         part = self._part(example)
-        return self.inference_.run(self._predictor().scores_of(part, part.shards[0], {}), None)
+        return self.inference_.run(shard_scores(part, part.shards[0], self._predictor(), {}), None)
 
     def score(self, examples: Examples, y: None = None) -> float:
         """Share of labelled variables that are predicted correctly, weighted by the variables' weights if given."""
         self._check()
         with releasing():
-            return self._score(self._parts(examples))
+            return _score(self._gathered(examples), self._predictor())
 
     def theta(self, example: Example) -> dict[str, Floats]:
         """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
@@ -195,51 +213,35 @@ class CRF(CRFParams):
         part = self._part(example)
         theta = {}
         for kind, shape in part.shapes.items():
-            scores = self.potentials_[kind].scores(part.matrix(kind), trusted=True)
+            scores = self.potentials_[kind].scores(part.features[kind], trusted=True)
             theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
         return theta
 
     def _part(self, example: Example) -> Part:
         """One example as a part."""
-        part: Part = cast(Local, self._parts([example], here=True).parts).parts[0]
+        part: Part = cast(Local, self._gathered([example], here=True).parts).parts[0]
         return part
 
-    def _predictor(self) -> Predictor:
-        decode = self.decode or (self.learner or IteratedLogistic).decode
+    def _predictor(self, decode: str | None = None) -> Predictor:
+        decode = decode or self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
-    def _parts(self, examples: Examples, here: bool = False) -> Dataset:
-        """The examples in parts, checked against what the model was fitted on."""
+    def _gathered(self, examples: Examples, here: bool = False) -> Dataset:
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
-        data = Dataset.of(list_examples(examples), self.potentials_, here=here)
-        for kind, shape in data.shapes.items():
-            if shape != self.shapes_.get(kind, shape):
-                raise PotentiaError(
-                    f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
-                    f"shape {self.shapes_[kind]}."
-                )
-            self.potentials_[kind].check_features(data.n_features(kind))
-        return data
+        return _gathered(list_examples(examples), self.potentials_, self.shapes_, here)
 
-    def _over(self, examples: Examples, what: str, out: str | os.PathLike[str] | None) -> list[Any]:
+    def _over(self, examples: Examples, decode: str | None, out: str | os.PathLike[str] | None) -> list[Any]:
         """Labels or marginals of each example, or the files that they were written to."""
         with releasing():
-            parts = self._parts(examples).parts
+            parts, predictor = self._gathered(examples).parts, self._predictor(decode)
             if out is None:
-                found = parts.map(predict, None, self._predictor(), what)[1]
-                return [own for part in found for own in part]
+                by_part = parts.map(predict, None, predictor)[1]
+                return [values for part in by_part for values in part]
             folder = new_folder(out)
             paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
-            own = [str(path) for path in paths]
-            parts.map(predict_to, None, self._predictor(), what, write_arrays, own=own)
+            parts.map(predict_to, None, predictor, write_arrays, own=[str(path) for path in paths])
             return paths
-
-    def _score(self, data: Dataset, states: Any = None) -> float:
-        right, total = data.parts.total(count_correct, states, self._predictor())[1]
-        if total == 0:
-            raise PotentiaError("no variable of these examples has a label and a positive weight.")
-        return float(right / total)
 
     # -- saving --------------------------------------------------------------------------------------------
 
@@ -289,7 +291,7 @@ class CRF(CRFParams):
                 raise PotentiaError(
                     f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables."
                 )
-        templates = {kind: unfitted(p) for kind, p in fitted.items()}
+        templates = {kind: _unfitted(p) for kind, p in fitted.items()}
         model = cls(
             templates,
             from_json(content["learner"], Learner),
@@ -303,6 +305,84 @@ class CRF(CRFParams):
 
     # -- showing -------------------------------------------------------------------------------------------
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
+        if deep:
+            for kind, potential in self.potentials.items():
+                found[kind] = potential
+                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
+            if self.learner is not None:
+                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
+        return found
+
+    def set_params(self, **params: Any) -> Self:
+        """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
+        for key, value in params.items():
+            outer, _, inner = key.partition("__")
+            if outer in self.potentials:
+                if inner:
+                    self.potentials[outer].set_params(**{inner: value})
+                else:
+                    self.potentials = {**self.potentials, outer: value}
+            elif outer == "learner" and inner:
+                self.learner = self.learner or IteratedLogistic()
+                if not hasattr(self.learner, inner):
+                    raise PotentiaError(f"the learner has no option {inner!r}.")
+                setattr(self.learner, inner, value)
+            elif outer in _NAMES and not inner:
+                setattr(self, outer, value)
+            else:
+                raise PotentiaError(f"CRF has no parameter {key!r}.")
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
+
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy."""
+        copied = copy.copy(self)
+        for name in [name for name in vars(copied) if name.endswith("_")]:
+            delattr(copied, name)
+        copied.potentials = {kind: _unfitted(p) for kind, p in self.potentials.items()}
+        copied.learner, copied.inference = copy.deepcopy(self.learner), copy.deepcopy(self.inference)
+        return copied
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
+        given = {name: getattr(self, name) for name in _NAMES[1:]}
+        shown = [
+            f"{{{inside}}}",
+            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
+        ]
+        return f"CRF({', '.join(shown)})"
+
+    def _check(self) -> None:
+        if not isinstance(self.potentials, Mapping) or not self.potentials:
+            raise PotentiaError("potentials must map each kind to a potential.")
+        for kind, potential in self.potentials.items():
+            if not isinstance(potential, Potential):
+                raise PotentiaError(
+                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
+                )
+            if not isinstance(kind, str):
+                raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
+            if kind in _NAMES or "__" in kind:
+                raise PotentiaError(
+                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
+                )
+        for name, given, wanted in (
+            ("learner", self.learner, Learner),
+            ("inference", self.inference, Inference),
+        ):
+            if given is not None and not isinstance(given, wanted):
+                raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
+        if self.decode is not None:
+            check_choice("decode", self.decode, DECODES)
+
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
         facts["learner"] = repr(self.learner or IteratedLogistic())
@@ -312,25 +392,30 @@ class CRF(CRFParams):
         return facts_table("CRF" if hasattr(self, "history_") else "CRF, not fitted", facts)
 
 
-class _Evaluation:
-    """Errors of a model while it is fitted; the examples' parts are built once, and the fit's own are used."""
+def _gathered(
+    examples: Examples,
+    potentials: Mapping[str, Potential],
+    shapes: Mapping[str, tuple[int, ...]],
+    here: bool = False,
+) -> Dataset:
+    """The examples in parts, checked against potentials fitted on tables of these shapes."""
+    data = Dataset.of(examples, potentials, here=here)
+    for kind, shape in data.shapes.items():
+        if shape != shapes.get(kind, shape):
+            raise PotentiaError(
+                f"regions of kind {kind!r} have tables of shape {shape}, but this CRF was fitted on tables of "
+                f"shape {shapes[kind]}."
+            )
+        potentials[kind].check_features(data.n_features[kind])
+    return data
 
-    def __init__(self, model: CRF, data: Dataset, examples: Examples, validation: Examples | None) -> None:
-        self.model, self.data = model, data
-        self.examples = {"train_error": examples, "validation_error": validation}
-        self.built: dict[str, Dataset] = {}
 
-    def __call__(self, state: State) -> dict[str, float]:
-        model, found = self.model, {}
-        model.potentials_ = dict(state.potentials)
-        for name, examples in self.examples.items():
-            if examples is not None:
-                own = name == "train_error" and self.data.holds(examples)
-                if not own and name not in self.built:
-                    self.built[name] = model._parts(examples)
-                data, parts = (self.data, state.parts) if own else (self.built[name], None)
-                found[name] = 1.0 - model._score(data, parts)
-        return found
+def _score(data: Dataset, predictor: Predictor, states: Any = None) -> float:
+    """The share of labelled variables that are predicted correctly."""
+    right, total = data.parts.total(count_correct, states, predictor)[1]
+    if total == 0:
+        raise PotentiaError("no variable of these examples has a label and a positive weight.")
+    return float(right / total)
 
 
 def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> None:
@@ -338,7 +423,7 @@ def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> 
     for kind, potential in potentials.items():
         if potential.unit == "example" or potential.shared or potential.by_weight:
             continue
-        if not data.n_features(kind):
+        if not data.n_features[kind]:
             warn_caller(
                 f"no example has features of kind {kind!r}, so that {type(potential).__name__} learns the same scores "
                 "for all its regions; give features, or pt.Constant() if that is intended.",
@@ -348,9 +433,21 @@ def _warn_of_no_features(potentials: Mapping[str, Potential], data: Dataset) -> 
 
 def _begun(template: Potential, fitted: Potential | None) -> Potential:
     """Where a fit of this potential starts: an earlier fit with the current options, or an unfitted copy."""
-    fresh = unfitted(template)
+    fresh = _unfitted(template)
     if type(fitted) is not type(template):
         return fresh
     resumed = copy.deepcopy(fitted).set_params(**fresh.get_params(deep=False))
     resumed.check_options()
     return resumed
+
+
+def _described(given: object) -> str:
+    """A wrong argument, for a message."""
+    if isinstance(given, type):
+        return f"the class {given.__name__} (write {given.__name__}())"
+    return repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+
+
+def _unfitted(potential: Potential) -> Potential:
+    """An unfitted copy."""
+    return type(potential)(**copy.deepcopy(potential.get_params(deep=False)))

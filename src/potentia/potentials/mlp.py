@@ -110,7 +110,7 @@ class Differentiable(Potential):
         for _ in range(max_iter if self.n_fits_ == 0 else min(max_iter, MORE_STEPS)):
             if np.abs(search.gradient).max(initial=0.0) <= tol:
                 break
-            search = lbfgs(search, objective)
+            search = lbfgs(search, objective, 20)
             if latest - search.value <= 1e-15 * max(abs(latest), 1.0):
                 break
             latest = search.value

@@ -13,7 +13,8 @@ import numpy as np
 import potentia as pt
 from potentia.app.report.rows import Column
 from potentia.base.threads import one_blas_thread, using_threads
-from potentia.learn.risk_objective import open_risk
+from potentia.learn.base import join_parameters
+from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
 
 from .timing import Rows, Suite, best_times, in_fresh_process, peak_memory, random_theta
 
@@ -71,12 +72,15 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
     def prepared(threads: int) -> Callable[[], None]:
         learner = pt.MarginalRisk(inference=pt.TRW(iterations=20, tol=0), threads=threads)
         potentials = {"node": pt.Linear(), "edge": pt.Linear()}
-        risk, states = open_risk(learner.gather(examples, potentials), learner, n)
-        begun = risk.begin(states, potentials, False)
+        data = learner.gather(examples, potentials)
+        totals, states = open_parts(data, learner, n)
+        begun = begin_potentials(data, None, states, potentials, False)
+        risk = Risk(data, learner.ridge, totals, begun, states)
+        point = join_parameters(risk.moving)
 
         def evaluate() -> None:
             with using_threads(threads):
-                risk(states, begun)
+                risk(point)
 
         return evaluate
 

@@ -21,7 +21,7 @@ import numpy as np
 import potentia as pt
 from potentia.app.report.rows import Column
 from potentia.base.types import PotentiaError
-from potentia.features.spans import span_scores
+from potentia.features.schemes import span_scores
 from potentia.features.tokens import TokenFeatures
 
 from .timing import Rows, Suite, in_fresh_process, peak_memory

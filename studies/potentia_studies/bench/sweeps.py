@@ -17,7 +17,7 @@ from potentia.base.threads import map_ranges
 from potentia.base.types import Floats
 from potentia.graph.scores import Scores
 from potentia.inference.engine import iterate
-from potentia.inference.entropy import reweighted, smoothed
+from potentia.inference.messages import reweighted, smoothed
 from potentia.inference.pair_engine import PairEngine
 
 from .memory_bandwidth import multiply_add, repeat_multiply_add

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import numpy as np
 
+from ...base import __version__
 from ...base.files import regular, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError
-from ...base.version import __version__
 from ..plot import Line, history_lines, score_lines
-from .charts import Axis, chart, make_axis
-from .images import Original, data_uri, panels_of, viewer_data, with_images
+from .figures import Axis, Original, chart, data_uri, make_axis, panels_of, viewer_data, with_images
 from .rows import (
     Cell,
     Column,
@@ -64,12 +62,13 @@ def result_sentence(rows: Sequence[Row]) -> str:
                 (row[key], name)
             )
     best = "lowest" if _MEASURES[key] else "highest"
+    text = key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
     sentences = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
     more = f"; and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
     if len(rows) == 1:
         data = rows[0]["cell"].get("data")
-        return f"The {_text(key)}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
-    return f"The {best} {_text(key)} is {'; '.join(sentences)}{more}."
+        return f"The {text}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
+    return f"The {best} {text} is {'; '.join(sentences)}{more}."
 
 
 def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
@@ -88,10 +87,6 @@ def _measure(rows: Sequence[Row]) -> str | None:
 
 def _known(row: Row, key: str) -> bool:
     return isinstance(row.get(key), int | float)
-
-
-def _text(key: str) -> str:
-    return key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
 
 
 def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) -> Markup | None:
@@ -120,12 +115,8 @@ def _figure(colours: object, name: str, text: str = "") -> Markup:
 
 #: Scores of a class that are shown, and their headings.
 _SCORES = {
-    "recall": "recall",
-    "precision": "precision",
-    "f1": "F1",
-    "iou": "IoU",
-    "boundary_f1": "boundary F1",
-}
+    "recall": "recall", "precision": "precision", "f1": "F1", "iou": "IoU", "boundary_f1": "boundary F1"
+}  # fmt: skip
 
 
 def class_tables(study: StudyResults) -> list[Markup]:
@@ -147,20 +138,17 @@ def confusion_tables(study: StudyResults) -> list[Markup]:
     for name, row in study.runs:
         if row.get("confusion") and row.get("class_scores"):
             labels = [line["class"] for line in row["class_scores"]]
-            cells = [_confusion_line(k, counts) for k, counts in enumerate(row["confusion"])]
+            cells = [
+                [
+                    Shaded(f"{count / max(sum(counts), 1):.3f}", j == k, count / max(sum(counts), 1), f"{count} pixels")
+                    for j, count in enumerate(counts)
+                ]
+                for k, counts in enumerate(row["confusion"])
+            ]  # fmt: skip
             table = shaded_table(name, labels, cells, corner="truth")
             shown.append(scrolled(table, f"confusion matrix, {name}"))
     note = "Pixels of a row's class that were predicted as a column's class, as a share of the row."
     return [tag("p", note), *shown] if shown else []
-
-
-def _confusion_line(k: int, counts: Sequence[int]) -> list[Shaded]:
-    """What pixels of class k were predicted as."""
-    shares = [count / max(sum(counts), 1) for count in counts]
-    return [
-        Shaded(f"{share:.3f}", j == k, share, f"{count} pixels")
-        for j, (share, count) in enumerate(zip(shares, counts, strict=True))
-    ]
 
 
 def calibration_charts(study: StudyResults) -> list[Markup]:
@@ -301,8 +289,8 @@ def images(study: StudyResults) -> list[Markup]:
 
 def facts(study: StudyResults) -> list[Markup]:
     """Versions, seeds, time, convergence."""
-    pairs: Mapping[str, Any] = study_facts(study.rows)
-    return [tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items()))]
+    pairs = study_facts(study.rows).items()
+    return [tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs))]
 
 
 #: Tables of a study beside that of all its runs, by its name and rows.

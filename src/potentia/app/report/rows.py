@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ...base.files import locked_folder, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError, printable
-from .images import Original
+from .figures import Original
 
 #: Packages whose versions go into every row.
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
@@ -53,15 +53,10 @@ def read_rows(path: Path) -> list[Row]:
             if number < len(lines):
                 raise PotentiaError(f"{path}, line {number} is not JSON.") from None
             continue
-        rows.append(_row(f"{path}, line {number}", row))
+        if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
+            raise PotentiaError(f"{path}, line {number} is not a result row: it has no cell.")
+        rows.append(row)
     return rows
-
-
-def _row(place: str, row: Any) -> Row:
-    """A row with a cell, or a sentence that there is none."""
-    if not isinstance(row, dict) or not isinstance(row.get("cell"), dict):
-        raise PotentiaError(f"{place} is not a result row: it has no cell.")
-    return row
 
 
 def append_row(path: Path, row: Row) -> None:
@@ -265,11 +260,8 @@ def runs_table(title: str, rows: Sequence[Row]) -> Table:
     """All runs: what varies, every measure, and the time."""
     keys = varying(rows) or [key for key in rows[0]["cell"] if key not in _PLACE]
     named = {key for row in rows for key in row["cell"]}
-    measures = [
-        key
-        for key in dict.fromkeys(k for row in rows for k in row)
-        if key not in named and _is_measure(key, rows)
-    ]
+    every = dict.fromkeys(key for row in rows for key in row if key not in named)
+    measures = [key for key in every if _is_measure(key, rows)]
     columns = [Column(_heading(key), key, _show([row["cell"].get(key) for row in rows])) for key in keys]
     columns += [Column(_heading(key), key, _show([row.get(key) for row in rows])) for key in measures]
     columns.append(Column("seconds", "seconds", "{:.1f}".format))
@@ -293,10 +285,9 @@ def study_facts(rows: Sequence[Row]) -> dict[str, str]:
         facts["seed" if len(seeds) == 1 else "seeds"] = ", ".join(map(str, seeds))
     facts["time"] = f"{duration(sum(row.get('seconds', 0.0) for row in rows))} in all"
     facts |= _convergence(rows)
-    for versions in dict.fromkeys(tuple(row.get("versions", {}).items()) for row in rows):
-        text = ", ".join(f"{name} {number}" for name, number in versions)
-        facts["versions"] = f"{facts['versions']}; {text}" if "versions" in facts else text
-    return facts
+    versions = dict.fromkeys(tuple(row.get("versions", {}).items()) for row in rows)
+    texts = [", ".join(f"{name} {number}" for name, number in each) for each in versions]
+    return facts | {"versions": "; ".join(texts)}
 
 
 def _convergence(rows: Sequence[Row]) -> dict[str, str]:
@@ -388,25 +379,17 @@ def run_cells(
     rows = []
     for cell in cells:
         key = key_of(cell)
-        row = _row_of(path, key)
+        # this run or another may have written it
+        row = next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
         if row is None:
             begun = time.perf_counter()
             result = run(cell)
             row = {"cell": cell, **result, "seconds": time.perf_counter() - begun, "versions": facts}
             append_row(path, row)
-            say(f"{_cell_text(cell)}: {_summary(row)}")
+            text = ", ".join(f"{k} {v}" for k, v in cell.items() if k not in ("study", "quick", "seed"))
+            say(f"{text}: {_summary(row)}")
         rows.append(row)
     return rows
-
-
-def _row_of(path: Path, key: str) -> Row | None:
-    """The row of a cell, if this run or another has written it."""
-    return next((row for row in reversed(read_rows(path)) if key_of(row["cell"]) == key), None)
-
-
-def _cell_text(cell: Cell) -> str:
-    """What a cell is, without what all cells of its study share."""
-    return ", ".join(f"{k} {v}" for k, v in cell.items() if k not in ("study", "quick", "seed"))
 
 
 def _summary(row: Row) -> str:

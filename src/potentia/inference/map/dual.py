@@ -24,8 +24,7 @@ def ascend(task: SearchTask, share: float) -> None:
 
     Then drops every state that the bound shows to be in no better labelling.
     """
-    scores = task.problem.scores
-    assert scores is not None
+    scores = task.undecided
     d, labels, stop = (
         dual(scores),
         np.zeros(scores.graph.n_variables, dtype=np.int64),

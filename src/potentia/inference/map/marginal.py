@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -20,18 +20,16 @@ from ...base.types import (
     whole_numbers,
 )
 from ...graph.factors import join_factors
-from ...graph.labels import check_labels
-from ...graph.scores import Scores, score_labels
+from ...graph.scores import Scores, check_labels, region_indicators, score_labels
 from ...kernels.minibucket import send_nodes
+from ..base import TablesByKind
 from ..clock import Clock
 from ..elimination import EliminationPlan, make_plan
 from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
 from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, without
-
-if TYPE_CHECKING:
-    from .portfolio import MAP
+from .portfolio import MAP, Interrupted, MAPResult
 
 #: Table entries of the sum given a labelling, at most; tables of summing out variables beforehand, at most.
 _MAX_ENTRIES, _MAX_TABLE = 2.0**28, 2**16
@@ -45,7 +43,7 @@ _KICK = 3
 _COLD = 0.02
 
 
-def check_query(query: ArrayLike, n: int) -> Bools:
+def check_query(query: ArrayLike | None, n: int) -> Bools:
     """The variables of the query as a mask, (n,)."""
     variables = whole_numbers(query, "query")
     if variables.ndim != 1 or not len(variables):
@@ -58,6 +56,74 @@ def check_query(query: ArrayLike, n: int) -> Bools:
     if mask.sum() < len(variables):
         raise PotentiaError("query names a variable twice.")
     return mask
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MarginalMAPResult(MAPResult):
+    """The result of `MAP(query=...)`: `argmax()` has -1 at summed-out variables, `value` is an upper bound.
+
+    Marginals are indicators of the query's labels, and uniform for the other variables.
+
+    Attributes:
+        query: which variables are labelled, (n_variables,).
+        score_bound: "exact" if `score` is the log of the sum, "lower" if it is a lower bound on it.
+    """
+
+    query: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    score_bound: str = "exact"
+
+    def score(self, labels: ArrayLike) -> float:
+        """The log of the sum of exp F(y) over the variables whose labels are -1; the query needs labels."""
+        y = check_labels(self.graph, labels)
+        if np.any(y[self.query] < 0):
+            raise PotentiaError("score needs a label of every variable of the query; labels hold -1 there.")
+        if np.all(y >= 0):
+            return score_labels(self.scores, y)
+        key = f"score {y.tobytes().hex()}"
+        if key not in self.memo:
+            self.memo[key] = sum_given(self.scores, y, self.score_bound == "exact")
+        value: float = self.memo[key]
+        return value
+
+
+def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
+    """Marginal MAP with the options of `method`; Ctrl-C raises `Interrupted` with the best so far."""
+    query = check_query(method.query, scores.graph.n_variables)
+    answer = Answer(np.where(query, 0, -1))
+    try:
+        _solve(method, scores, query, answer, clock)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+        raise Interrupted(_result(scores, query, answer)) from None
+    return _result(scores, query, answer)
+
+
+def _result(scores: Scores, query: Bools, answer: Answer) -> MarginalMAPResult:
+    """The record of a labelling of some variables."""
+    width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
+    uniform = (np.arange(width) < n_states) / n_states
+    indicator = (np.arange(width) == answer.labels[:, None]).astype(np.float64)
+    slack = 1e-9 * (1.0 + abs(answer.value)) + scores.rounding()
+    proven = answer.exact and math.isfinite(answer.value) and answer.upper <= answer.value + slack
+    return MarginalMAPResult(
+        graph=scores.graph,
+        marginals=TablesByKind(scores.graph, partial(region_indicators, scores.graph, answer.labels)),
+        variable_marginals=np.where(query[:, None], indicator, uniform),
+        value=answer.value if proven else answer.upper,
+        bound="exact" if proven else "upper",
+        target="max_score",
+        iterations=0,
+        residual=0.0,
+        converged=proven,
+        scores=scores,
+        best=lambda _: answer.labels,
+        found_by=answer.found_by,
+        bound_by=answer.bound_by,
+        feasible=math.isfinite(answer.value),
+        interrupted=answer.interrupted,
+        query=query,
+        score_bound="exact" if answer.exact else "lower",
+    )
 
 
 # -- the value of a labelling -------------------------------------------------------------------------------------
@@ -185,7 +251,7 @@ class Answer:
             self.upper, self.bound_by = upper, part
 
 
-def solve(method: MAP, scores: Scores, query: Bools, answer: Answer, clock: Clock) -> None:
+def _solve(method: MAP, scores: Scores, query: Bools, answer: Answer, clock: Clock) -> None:
     """Improve the answer until it is proven or the time is over."""
     allowed = allowed_states(scores)
     if _sum_out(method, scores, allowed, query, answer, clock):
@@ -232,8 +298,6 @@ def lower_value(scores: Scores, clamp: Ints, labels: Ints | None = None) -> floa
 
 def _starts(method: MAP, scores: Scores, clock: Clock) -> list[tuple[Ints, str]]:
     """Labellings to start from: the best joint one, and the most likely states by belief propagation."""
-    from dataclasses import replace
-
     limit = None if clock.left == math.inf else max(_JOINT * clock.left, 0.01)
     joint = replace(method, query=None, time_limit=limit, cpu_limit=None).run(scores, None)
     starts = [(joint.argmax(), "joint labelling")]
@@ -374,8 +438,6 @@ class _Climb:
 
 def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: Answer, clock: Clock) -> bool:
     """Where all sums fit into small tables over the query: the best labelling of those; False otherwise."""
-    from dataclasses import replace
-
     free = np.flatnonzero(query & (allowed.sum(axis=1) > 1))
     tables = _tables(scores, allowed)
     if not _eliminate(tables, np.flatnonzero(~query & (allowed.sum(axis=1) > 1)), allowed):
@@ -454,11 +516,3 @@ def _eliminate(tables: _Tables, variables: Ints, allowed: Bools) -> bool:
             size[u] = math.prod(int(card[w]) for w in union(u))
         fresh += 1
     return True
-
-
-def check_partial(scores: Scores, query: Bools, labels: ArrayLike) -> Ints:
-    """Labels in which every variable of the query has one."""
-    y = check_labels(scores.graph, labels)
-    if np.any(y[query] < 0):
-        raise PotentiaError("score needs a label of every variable of the query; labels hold -1 there.")
-    return y

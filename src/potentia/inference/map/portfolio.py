@@ -1,34 +1,43 @@
-"""`MAP`: the best labelling and a bound on its score, by a portfolio of methods."""
+"""`MAP`: the best labelling and a bound on its score, by a portfolio of methods.
+
+Among them the exact search of toulbar2 (`pip install potentia[map]`), in a separate process beside the others.
+"""
 
 from __future__ import annotations
 
-import math
+import os
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryFile
+from threading import Thread
 from typing import ClassVar
 
 import numpy as np
 
 from ...base.options import check_count, check_number
 from ...base.threads import thread_count
-from ...base.types import ArrayLike, Bools, Floats, Ints
-from ...graph.labels import labels_to_indicators
-from ...graph.scores import Scores, score_labels
+from ...base.types import ArrayLike, Ints
+from ...graph.regions import Regions
+from ...graph.scores import Scores, region_indicators, score_labels
 from ...graph.structure import Graph
 from ..base import Inference, Result, TablesByKind
 from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
 from ..messages import TRW, LoopyBP
-from .cuts import move_labels, roof_duality
 from .dual import ascend
-from .marginal import Answer, check_partial, check_query, sum_given
-from .marginal import solve as solve_query
-from .moves import Windows, solve_components
-from .task import SearchTask, trivial_bound
-from .toulbar2 import ExactSearch, suits
+from .moves import Windows, move_labels, roof_duality, solve_components
+from .task import SearchTask, table_entries, trivial_bound
 
 #: Table entries of elimination that takes no noticeable time, and at most.
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
@@ -40,11 +49,24 @@ _ROUNDS = 3
 _MESSAGE_SPEED, _MESSAGE_ITERATIONS = 3e7, 30
 #: How often `diverse` doubles the diversity.
 _DOUBLINGS = 20
+#: Problems with more table entries or regions than this take longer to transfer than the time left to search.
+_MAX_ENTRIES, _MAX_REGIONS = 5_000_000, 100_000
+#: Integer costs of all tables together; toulbar2 holds up to 5e17.
+_TOTAL_COST = 1e15
+#: Backtracks without a time limit.
+_BACKTRACKS = 5_000
+#: Seconds between looks at a running search.
+_PAUSE = 0.02
+#: How long it may run after the time limit, should nobody end it: seconds of compilation come on top of the limit.
+_GRACE = 60.0
+_PART = "toulbar2"
+#: How it prints a lower bound on whole costs, and the least cost so far.
+_BOUNDS = re.compile(r"(?:Initial lower and upper bounds|Optimality gap): \[(-?\d+), ")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MAPResult(Result):
-    """What `MAP` found: `argmax()` is the labelling, `value` an upper bound on the best score.
+    """The result of `MAP`: `argmax()` is the labelling, `value` an upper bound on the best score.
 
     Attributes:
         found_by, bound_by: the parts of the portfolio that found the labelling and the bound.
@@ -66,36 +88,10 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class MarginalMAPResult(MAPResult):
-    """What `MAP(query=...)` found: `argmax()` has -1 at the variables that are summed out, `value` is an upper bound.
-
-    Marginals are indicators of the query's labels, and uniform for the other variables.
-
-    Attributes:
-        query: which variables are labelled, (n_variables,).
-        score_bound: "exact" if `score` is the log of the sum, "lower" if it is a lower bound on it.
-    """
-
-    query: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    score_bound: str = "exact"
-
-    def score(self, labels: ArrayLike) -> float:
-        """The log of the sum of exp F(y) over the variables whose labels are -1; the query needs labels."""
-        y = check_partial(self.scores, self.query, labels)
-        if np.all(y >= 0):
-            return score_labels(self.scores, y)
-        key = f"score {y.tobytes().hex()}"
-        if key not in self.memo:
-            self.memo[key] = sum_given(self.scores, y, self.score_bound == "exact")
-        value: float = self.memo[key]
-        return value
-
-
-class _Interrupted(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C, and what was found until then."""
 
-    def __init__(self, result: MAPResult) -> None:
+    def __init__(self, result: Result) -> None:
         super().__init__("interrupted")
         self.result = result
 
@@ -141,7 +137,7 @@ class MAP(Inference):
         """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
         try:
             return super().infer(graph, theta, observed, start)
-        except _Interrupted as stop:
+        except Interrupted as stop:
             return stop.result
 
     def diverse(
@@ -181,31 +177,24 @@ class MAP(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """The portfolio; Ctrl-C is passed on to the caller, which may be a loop over many problems."""
-        if self.time_limit is not None:
-            check_number("time_limit", self.time_limit)
+        for name in ("time_limit", "cpu_limit"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
         check_count("seed", self.seed)
+        clock = Clock(self.time_limit, self.cpu_limit)
         if self.query is not None:
-            return self._run_query(scores)
-        task = SearchTask(scores, self.time_limit, self.seed)
+            from .marginal import label_query
+
+            return label_query(self, scores, clock)
+        task = SearchTask(scores, clock, self.seed)
         try:
             if start is not None:
                 task.offer(start.argmax(), "start")
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
-            raise _Interrupted(_result(task)) from None
+            raise Interrupted(_result(task)) from None
         return _result(task)
-
-    def _run_query(self, scores: Scores) -> Result:
-        """Marginal MAP."""
-        query = check_query(self.query, scores.graph.n_variables)
-        answer, clock = Answer(np.where(query, 0, -1)), Clock(self.time_limit, self.cpu_limit)
-        try:
-            solve_query(self, scores, query, answer, clock)
-        except KeyboardInterrupt:
-            answer.interrupted = True
-            raise _Interrupted(_query_result(scores, query, answer)) from None
-        return _query_result(scores, query, answer)
 
     def _search(self, task: SearchTask) -> None:
         """All parts in turn until the labelling is proven best or the time is over."""
@@ -227,8 +216,7 @@ class MAP(Inference):
     @contextmanager
     def _exact_search(self, task: SearchTask) -> Iterator[ExactSearch | None]:
         """toulbar2's search beside the body, if there is one."""
-        assert task.problem.scores is not None
-        if not self.exact_search or not suits(task.problem.scores):
+        if not self.exact_search or not suits_toulbar2(task.undecided):
             yield None
             return
         exact = ExactSearch(task)
@@ -265,8 +253,7 @@ def _ascend(task: SearchTask) -> None:
 
 def _first_labelling(task: SearchTask) -> None:
     """Each variable's own best state, then local search from there."""
-    scores = task.problem.scores
-    assert scores is not None
+    scores = task.undecided
     labels = scores.singles.argmax(axis=1)
     task.offer(labels, "best states")
     if not task.over:
@@ -275,8 +262,7 @@ def _first_labelling(task: SearchTask) -> None:
 
 def _repair(task: SearchTask) -> None:
     """A labelling with a finite score, if there was none yet."""
-    assert task.problem.scores is not None
-    labels = feasible_labelling(task.problem.scores, task.rng) if task.labels is None else None
+    labels = feasible_labelling(task.undecided, task.rng) if task.labels is None else None
     if labels is not None:
         task.offer(labels, "repair")
 
@@ -286,8 +272,7 @@ def _local_search(task: SearchTask, threads: int) -> None:
 
     Without a time limit, kicks end when none has helped for long.
     """
-    scores = task.problem.scores
-    assert scores is not None
+    scores = task.undecided
     windows = Windows(task)
     windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
     entries = float(scores.regions.size.sum())
@@ -304,12 +289,12 @@ def _result(task: SearchTask) -> MAPResult:
     """The record of what was found."""
     graph, labels, found_by = task.scores.graph, task.labels, task.found_by
     if labels is None:
-        found = search(task.scores, [task.scores.singles.argmax(axis=1)])
-        labels, found_by = keep_observed(task.scores, found), "local search"
+        best = search(task.scores, [task.scores.singles.argmax(axis=1)])
+        labels, found_by = keep_observed(task.scores, best), "local search"
     indicator = np.arange(task.scores.singles.shape[1]) == labels[:, None]
     return MAPResult(
         graph=graph,
-        marginals=_Indicators(graph, labels),
+        marginals=TablesByKind(graph, partial(region_indicators, graph, labels)),
         variable_marginals=indicator.astype(np.float64),
         value=task.score if task.proven else task.bound,
         bound="exact" if task.proven else "upper",
@@ -326,41 +311,126 @@ def _result(task: SearchTask) -> MAPResult:
     )
 
 
-def _query_result(scores: Scores, query: Bools, answer: Answer) -> MarginalMAPResult:
-    """The record of a labelling of some variables."""
-    width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
-    uniform = (np.arange(width) < n_states) / n_states
-    indicator = (np.arange(width) == answer.labels[:, None]).astype(np.float64)
-    slack = 1e-9 * (1.0 + abs(answer.value)) + scores.rounding()
-    proven = answer.exact and math.isfinite(answer.value) and answer.upper <= answer.value + slack
-    return MarginalMAPResult(
-        graph=scores.graph,
-        marginals=_Indicators(scores.graph, answer.labels),
-        variable_marginals=np.where(query[:, None], indicator, uniform),
-        value=answer.value if proven else answer.upper,
-        bound="exact" if proven else "upper",
-        target="max_score",
-        iterations=0,
-        residual=0.0,
-        converged=proven,
-        scores=scores,
-        best=lambda _: answer.labels,
-        found_by=answer.found_by,
-        bound_by=answer.bound_by,
-        feasible=math.isfinite(answer.value),
-        interrupted=answer.interrupted,
-        query=query,
-        score_bound="exact" if answer.exact else "lower",
-    )
+# -- toulbar2
 
 
-@dataclass(frozen=True, eq=False)
-class _Indicators(TablesByKind):
-    """Indicators of a labelling per kind, made at first use: shared tables are small, these are one per region."""
+def suits_toulbar2(scores: Scores) -> bool:
+    """Whether pytoulbar2 is installed and the problem small enough to be transferred."""
+    small = len(scores.regions.size) <= _MAX_REGIONS and float(scores.regions.size.sum()) <= _MAX_ENTRIES
+    return small and find_spec("pytoulbar2") is not None
 
-    labels: Ints
 
-    def make(self, kind: str) -> Floats | list[Floats]:
-        """Those of all kinds at once."""
-        self._made.update(labels_to_indicators(self.graph, self.labels))
-        return self._made[kind]
+class ExactSearch:
+    """A search for labellings better than the best so far; `collect` takes what is found, `stop` ends it."""
+
+    def __init__(self, task: SearchTask) -> None:
+        self._task, self._problem = task, task.problem
+        model = _integer_costs(task.undecided, task.current)
+        arrays, self._states, self._scale, self._base, self._error = model
+        self._least = int(arrays["upper"])
+        backtracks, seconds = (0, task.left + _GRACE) if task.timed else (_BACKTRACKS, 0.0)
+        worker = Path(__file__).with_name("worker.py")
+        with TemporaryFile(prefix="potentia-map-") as file:
+            np.savez(
+                file, allow_pickle=False, backtracks=np.array(backtracks), seconds=np.array(seconds),
+                parent=np.array(os.getpid()), **arrays,
+            )  # fmt: skip
+            file.seek(0)
+            # a separate session, so that Ctrl-C reaches this process only, which then ends the search
+            self._process = subprocess.Popen(
+                [sys.executable, str(worker)],
+                stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+                text=True,
+            )  # fmt: skip
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        # a full pipe would hold up the search while nobody collects
+        self._reader = Thread(target=self._read, name="potentia-map", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line)
+
+    def wait(self) -> None:
+        """Collect until the search or the time is over."""
+        while not self._task.over and self.collect():
+            time.sleep(_PAUSE)
+
+    def collect(self) -> bool:
+        """Take what was found since the last call; return whether the search is still running."""
+        running = self._reader.is_alive()
+        while not self._lines.empty():
+            line = self._lines.get()
+            words, bounds = line.split(), _BOUNDS.match(line)
+            if words[:2] == ["New", "solution:"]:
+                self._least = min(self._least, int(words[2]))
+            elif words == ["finished"] and self._task.labels is None:
+                self._task.exhaust(_PART)
+            elif words == ["finished"]:
+                self._tighten(self._least)
+            elif bounds is not None:
+                # of labellings that cost less than the best so far; no others cost less than that one
+                self._tighten(min(int(bounds[1]), self._least))
+            elif len(words) == len(self._problem.variables) and all(map(str.isdecimal, words)):
+                self._offer(np.array(words, dtype=np.int64))
+        return running
+
+    def _tighten(self, cost: int) -> None:
+        """Take note that no labelling costs less."""
+        score = -(cost / self._scale + self._base) + self._error + self._problem.constant
+        self._task.tighten(score - self._task.problem.constant, _PART)
+
+    def _offer(self, positions: Ints) -> None:
+        labels = self._states[np.arange(len(positions)), positions]
+        self._task.offer(self._problem.expand(labels)[self._task.problem.variables], _PART)
+
+    def stop(self) -> None:
+        """End the search."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def _integer_costs(scores: Scores, labels: Ints | None) -> tuple[dict[str, Ints], Ints, float, float, float]:
+    """Whole costs of all regions at allowed states: score = -(cost / scale + base), up to `error`.
+
+    Forbidden entries cost as much as the given labels, or as anything. Returns the arrays that the worker reads, the
+    states behind the worker's, (n_variables, max states), and scale, base and error.
+    """
+    regions, (values, where) = scores.regions, scores.flat()
+    allowed = scores.singles > -np.inf
+    states, count = np.argsort(~allowed, axis=1, kind="stable"), allowed.sum(axis=1)
+    index, ptr = table_entries(regions.scope_ptr, regions.scope, regions.stride, where, count, states)
+    cost = -values[index]
+    least = np.minimum.reduceat(cost, ptr[:-1])
+    cost -= np.repeat(least, np.diff(ptr))
+    forbidden = np.isinf(cost)
+    total = float(np.maximum.reduceat(np.where(forbidden, 0.0, cost), ptr[:-1]).sum())
+    scale = _TOTAL_COST / (total or 1.0)
+    whole = np.rint(np.where(forbidden, 0.0, cost) * scale).astype(np.int64)
+    upper = int(np.maximum.reduceat(whole, ptr[:-1]).sum()) + 1
+    start = np.zeros(len(count), dtype=np.int64)
+    if labels is not None:
+        start = (states == labels[:, None]).argmax(axis=1)
+        entries = _entries_at(regions, count, ptr, start)
+        if not forbidden[entries].any():
+            upper = int(whole[entries].sum())
+    whole[forbidden] = upper
+    arrays = {
+        "n_states": count, "scope_ptr": regions.scope_ptr, "scope": regions.scope, "cost_ptr": ptr, "costs": whole,
+        "labels": start, "upper": np.array(upper),
+    }  # fmt: skip
+    return arrays, states, scale, float(least.sum()), 0.5 * len(where) / scale
+
+
+def _entries_at(regions: Regions, count: Ints, ptr: Ints, labels: Ints) -> Ints:
+    """Positions of the costs of all regions at a labelling."""
+    index = np.zeros(len(ptr) - 1, dtype=np.int64)
+    for axis in range(int(regions.order.max())):
+        rows = np.flatnonzero(regions.order > axis)
+        variable = regions.scope[regions.scope_ptr[rows] + axis]
+        index[rows] = index[rows] * count[variable] + labels[variable]
+    return ptr[:-1] + index

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,17 +13,12 @@ from ...base.types import Bools, Floats, InfeasibleError, Ints
 from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
-from ...kernels.machine.jit import compilation_seconds
 from ...kernels.support import kept_entries, prune_states
+from ..clock import Clock
 from ..elimination import Program
 
 #: Share of the score below which a gap is rounding.
 _ROUNDING = 1e-9
-
-
-def _clock() -> float:
-    """Seconds that pass, without those in which kernels are compiled: only a first call has those."""
-    return time.monotonic() - compilation_seconds()
 
 
 class SearchTask:
@@ -39,7 +33,7 @@ class SearchTask:
         interrupted: whether a KeyboardInterrupt ended the search.
     """
 
-    def __init__(self, scores: Scores, time_limit: float | None, seed: int) -> None:
+    def __init__(self, scores: Scores, clock: Clock, seed: int) -> None:
         self.scores = scores
         self.problem: Reduced = whole(scores)
         self.labels: Ints | None = None
@@ -51,18 +45,18 @@ class SearchTask:
         #: Called now and then: takes what is found beside the part under way.
         self.poll: Callable[[], object] = lambda: None
         self.rng = np.random.default_rng(seed)
-        self.timed = time_limit is not None
-        self._deadline = math.inf if time_limit is None else _clock() + time_limit
+        self.timed = clock.left < math.inf
+        self._clock = clock
         self._cancelling = scores.rounding()
 
     @property
     def left(self) -> float:
         """Seconds left, inf without a limit."""
-        return self._deadline - _clock()
+        return self._clock.left
 
     @property
     def slack(self) -> float:
-        """What counts as rounding in scores; large scores of either sign may add up to a small one."""
+        """A bound on the rounding error of scores; large scores of either sign may add up to a small one."""
         return _ROUNDING * abs(self.score) + self._cancelling
 
     @property
@@ -75,6 +69,13 @@ class SearchTask:
         """Whether there is nothing left to do, or no time for it."""
         self.poll()
         return self.proven or self.left <= 0
+
+    @property
+    def undecided(self) -> Scores:
+        """Scores of the undecided variables, of which there are some."""
+        scores = self.problem.scores
+        assert scores is not None
+        return scores
 
     def offer(self, labels: Ints, part: str) -> bool:
         """Take labels of the undecided variables if they are better than the best so far."""
@@ -108,9 +109,7 @@ class SearchTask:
 
         Follows up hard constraints. Where nothing remains the best labelling is proven, or there is none at all.
         """
-        scores = self.problem.scores
-        assert scores is not None
-        if not propagate(scores, allowed):
+        if not propagate(self.undecided, allowed):
             self.exhaust(part)
             return
         self.problem = reduce(self.problem, allowed)
@@ -159,12 +158,11 @@ def whole(scores: Scores) -> Reduced:
 def trivial_bound(scores: Scores) -> float:
     """The sum of all tables' maxima, an upper bound on every score."""
     total = float(scores.singles.max(axis=1).sum())
-    for kind, scope in scores.graph.scopes.items():
-        if scope.shape[1] > 1 and len(scope):
-            values, offset = scores.kind(kind)
-            starts = distinct(offset)
-            # tables without regions lie between these at most, which can only raise the bound
-            total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
+    for kind in scores.graph.clique_kinds:
+        values, offset = scores.kind(kind)
+        starts = distinct(offset)
+        # tables without regions lie between these at most, which can only raise the bound
+        total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
     return total
 
 

@@ -1,4 +1,4 @@
-"""Exact search by toulbar2 in a separate process: `python map_toulbar2_worker.py < MODEL.npz`.
+"""Exact search by toulbar2 in a separate process: `python worker.py < MODEL.npz`.
 
 Improving labellings and bounds are printed as they are found, and `finished` once there is none better. It imports
 nothing of this package, so that it starts at once.

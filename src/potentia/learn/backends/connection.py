@@ -10,10 +10,10 @@ import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ...base.backend import CLUSTER
 from ...base.options import check_count
 from ...base.signals import postponing
 from ...base.types import PotentiaError
@@ -36,12 +36,11 @@ _TASKS_EVERY = 5.0
 #: Seconds between two looks whether the workers that were called directly are still there.
 _LOOK_EVERY = 0.5
 
-_current: ContextVar[Connection | None] = ContextVar("potentia_cluster", default=None)
-
 
 def current() -> Connection | None:
     """The cluster to work on, if any."""
-    return _current.get()
+    connection: Connection | None = CLUSTER.get()
+    return connection
 
 
 @contextlib.contextmanager
@@ -66,15 +65,15 @@ def cluster(
             client keeps in case a worker dies, exceeds 256 MiB; None to keep the log however long it is. These files
             are pickles, which can run code when they are read: nobody else may write to the folder.
     """
-    if _current.get() is not None:
+    if CLUSTER.get() is not None:
         raise PotentiaError("pt.cluster cannot be used inside another pt.cluster.")
     with contextlib.ExitStack() as stack:
         folder = None if store is None else os.path.abspath(store)
         connection = Connection(_client(target, workers, threads, memory_limit, stack), folder)
         stack.callback(connection.release)
         connection.check()
-        token = _current.set(connection)
-        stack.callback(_current.reset, token)
+        token = CLUSTER.set(connection)
+        stack.callback(CLUSTER.reset, token)
         yield connection
 
 

@@ -20,11 +20,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...base import __version__
 from ...base.backend import tree_total
 from ...base.files import new_folder, replacing
 from ...base.threads import one_blas_thread, using_threads
 from ...base.types import PotentiaError
-from ...base.version import __version__
 
 #: glibc's options M_MMAP_THRESHOLD and M_TRIM_THRESHOLD with the largest values that it takes by itself.
 _MALLOC_OPTIONS = {-3: 32 << 20, -1: 64 << 20}
@@ -153,16 +153,16 @@ def _run(
 def _sum(call: Call, group: Sequence[int], function: Any, args: Sequence[Any], changed: set[int]) -> Any:
     """The sum of a function's results over parts; new states are kept, and the parts that have one noted."""
 
-    def value(at: int) -> Any:
-        held = _parts[call.fit, group[at]]
+    def value(number: int) -> Any:
+        held = _parts[call.fit, number]
         before = {} if call.read is None else held.states[call.read]
-        first = () if call.own is None else (pickle.loads(call.own[group[at]]),)
+        first = () if call.own is None else (pickle.loads(call.own[number]),)
         held.states[call.made], result = function(held.part, before, *first, *args)
         if held.states[call.made] is not before:
-            changed.add(group[at])
+            changed.add(number)
         return result
 
-    return tree_total(value, 0, len(group))
+    return tree_total(map(value, group))
 
 
 def _let_go(call: Call) -> None:

@@ -1,6 +1,6 @@
 """Classifiers of many labels at once, and what theory says of them: `potentia.multilabel`."""
 
-from ...graph.labels import indicators_to_labels, labels_to_indicators
+from ...graph.scores import indicators_to_labels, labels_to_indicators
 from .bounds import error_bound, likelihood_bound, search_bound
 from .independent import IndependentClassifiers
 from .label_network import LabelNetwork

@@ -14,13 +14,11 @@ from torch.autograd.function import once_differentiable
 from ...base.options import check_choice
 from ...base.threads import thread_count
 from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller
-from ...gradients.base import Pull
-from ...gradients.entry import Gradient, evaluate, gradient_of, variable_weights
-from ...gradients.loss import Loss
+from ...gradients.base import Gradient, Loss, Methods, Pull
+from ...gradients.entry import gradient_of, variable_weights
 from ...gradients.losses import loss_of
-from ...graph.cotangents import MarginalCotangent, Tables, clique_kinds, flat_marginals, zero_tables
-from ...graph.labels import check_labels
-from ...graph.scores import Scores
+from ...graph.cotangents import MarginalCotangent, Tables, flat_marginals, zero_tables
+from ...graph.scores import Scores, check_labels
 from ...graph.structure import Graph
 from ...graph.union import Union
 from ...inference.base import Inference, Result
@@ -96,9 +94,10 @@ class TensorCall:
 
     def evaluate(self, loss: Loss, labels: Ints, weights: Floats | None) -> tuple[float, Tables]:
         """A loss and its gradient; warns if that is inaccurate."""
-        found = evaluate(loss, self.inference, self.gradient, self.scores, labels, weights)
-        warn_of(found.doubt)
-        return found.value, found.tables
+        methods = Methods(self.inference, self.gradient)
+        value, tables = loss.evaluate(self.scores, labels, weights, methods)
+        warn_of(methods.doubt())
+        return value, tables
 
     def output(self, array: ArrayLike) -> torch.Tensor:
         """Results of the type and on the device of the scores."""
@@ -157,7 +156,7 @@ class Marginals(torch.autograd.Function):
         call = ctx.call
         (result, pull), ctx.solved = ctx.solved or call.solve(), None
         arrays = [None if d is None else to_numpy(d) for d in d_mu]
-        cliques = zip(clique_kinds(call.scores), arrays[1:], strict=True)
+        cliques = zip(call.scores.graph.clique_kinds, arrays[1:], strict=True)
         cotangent = MarginalCotangent(arrays[0], {kind: d for kind, d in cliques if d is not None})
         tables = pull(cotangent)
         # what was known before, `forward` has said
@@ -167,7 +166,7 @@ class Marginals(torch.autograd.Function):
 
 def read_marginals(call: TensorCall, result: Result) -> tuple[torch.Tensor, ...]:
     """A result's marginals as `Marginals` returns them."""
-    cliques = [flat_marginals(result.marginals[kind]) for kind in clique_kinds(call.scores)]
+    cliques = [flat_marginals(result.marginals[kind]) for kind in call.scores.graph.clique_kinds]
     return tuple(call.output(mu) for mu in (result.variable_marginals, *cliques))
 
 
@@ -256,7 +255,7 @@ class CRFLayer(torch.nn.Module):
             single, *flat = Marginals.apply(call, *call.tables)
         else:
             single, *flat = read_marginals(call, call.solve()[0])
-        cliques = dict(zip(clique_kinds(call.scores), flat, strict=True))
+        cliques = dict(zip(call.scores.graph.clique_kinds, flat, strict=True))
         return {
             _VARIABLES: single,
             **{kind: _of_kind(own, kind, single, cliques.get(kind)) for kind in own.kinds},

@@ -5,25 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ...base.types import PotentiaError
-from ...features.schemes import SCHEMES
-from ...learn.checkpoint import Checkpoint
-from ..classes import RARE
-from ..image_files import STACKS
-from ..intensity import NORMALISATIONS
-from ..pipeline import Pipeline, check_target, file_digests, load_pipeline
-from ..report.images import pack
-from ..report.rows import append_row, read_rows, versions
-from ..training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
-from .common import (
+from ..base.types import PotentiaError
+from ..features.schemes import SCHEMES
+from ..learn.checkpoint import Checkpoint
+from .commands import (
     SEED,
     add_quiet_and_threads,
     bar_shown,
@@ -35,34 +29,29 @@ from .common import (
     show_lines,
     whole_number,
 )
+from .image_files import STACKS
+from .pipeline import Pipeline, check_target, file_digests, load_pipeline
+from .pixel_values import NORMALISATIONS, RARE
+from .report.figures import pack
+from .report.rows import append_row, read_rows, versions
+from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
-TEXTS = {
-    "train": "Train on your own data and save all that prediction needs in one file.",
-    "predict": "Predict with a model that `potentia train` saved.",
-    "evaluate": "Compare a saved model's predictions with the truth.",
-}
-#: The forms of data: the option that names a source, its placeholder and its help.
+#: The forms of data: the option that names a source; the module that trains on it, its placeholder and its help.
 _FORMS = {
-    "images": ("DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
-    "table": ("FILE", "rows with several labels (CSV, Parquet)"),
-    "sequences": ("FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
+    "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
+    "table": ("tables", "FILE", "rows with several labels (CSV, Parquet)"),
+    "sequences": (
+        "sequences",
+        "FILE",
+        "a token per line in columns, labels last (.gz too), or a folder of such files",
+    ),
 }
 _EXAMPLES = {
-    "train": (
-        "--images photos --masks masks --out model",
-        "--table data.csv --labels a,b,c --out model",
-        "--sequences train.tsv --out model",
-    ),
-    "predict": (
-        "model --images photos --out predicted",
-        "model --table data.csv --out predicted.csv",
-        "model --sequences test.tsv --out predicted.tsv",
-    ),
-    "evaluate": (
-        "model --images photos --masks masks",
-        "model --table data.csv",
-        "model --sequences test.tsv",
-    ),
+    "train": "--images photos --masks masks --out model; --table data.csv --labels a,b,c --out model; "
+    "--sequences train.tsv --out model",
+    "predict": "model --images photos --out predicted; model --table data.csv --out predicted.csv; "
+    "model --sequences test.tsv --out predicted.tsv",
+    "evaluate": "model --images photos --masks masks; model --table data.csv; model --sequences test.tsv",
 }
 _PATHS = "Workers of a --cluster need the same paths as the command."
 _NOTES = {
@@ -86,24 +75,13 @@ _NOTES = {
 }
 
 
-class Option(NamedTuple):
-    """An option that some forms of data have.
-
-    Attributes:
-        name: with underscores, as functions take it.
-        forms: those that have it.
-        required: whether these need it.
-        parsed: what `add_argument` takes.
-    """
-
-    name: str
-    forms: tuple[str, ...]
-    required: bool
-    parsed: dict[str, Any]
+#: An option that some forms of data have: its name with underscores, as functions take it, the forms, whether these
+#: need it, and what `add_argument` takes.
+Option = tuple[str, list[str], bool, dict[str, Any]]
 
 
 def _option(name: str, forms: str, text: str, required: bool = False, **parsed: Any) -> Option:
-    return Option(name, tuple(forms.split(", ")), required, {"help": f"{forms}: {text}", **parsed})
+    return name, forms.split(", "), required, {"help": f"{forms}: {text}", **parsed}
 
 
 def _split(text: str) -> list[str]:
@@ -126,10 +104,8 @@ _PROBABILITIES = _option(
     "probabilities", "images", "folder of another model's probabilities or logits, (h, w, classes) per image",
     type=Path, metavar="DIR",
 )  # fmt: skip
-_DECODE = _option(
-    "decode", "sequences", "map (default): best whole sequence; mpm: best label of each token",
-    choices=("map", "mpm"),
-)  # fmt: skip
+_DECODE = _option("decode", "sequences", "map (default): best whole sequence; mpm: best label of each token",
+    choices=("map", "mpm"))  # fmt: skip
 _ENCODING = _option(
     "encoding", "sequences", "of the file, such as latin-1 (default: UTF-8, or UTF-16 with a byte-order mark)",
     metavar="NAME",
@@ -141,80 +117,60 @@ _OPTIONS = {
         _option("palette", "images", "lines value,name[,#rrggbb] of classes", type=Path, metavar="FILE"),
         _option("void", "images", "values that mean unknown, such as 255 or #000000", metavar="VALUES"),
         _option("rare", "images", "how to treat mask values that occur in few pixels", choices=RARE),
-        _option(
-            "feature_set", "images", "filters (default), papers, or given: only what --features has",
-            choices=("filters", "papers", "given"),
-        ),
+        _option("feature_set", "images", "filters (default), papers, or given: only what --features has",
+            choices=("filters", "papers", "given")),
         _FEATURES,
         _PROBABILITIES,
-        _option(
-            "position", "images", "use positions of pixels (default: decided by cross-validation)",
-            choices=("yes", "no"),
-        ),
-        _option(
-            "normalise", "images",
+        _option("position", "images", "use positions of pixels (default: decided by cross-validation)",
+            choices=("yes", "no")),
+        _option("normalise", "images",
             "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
-            choices=NORMALISATIONS,
-        ),
+            choices=NORMALISATIONS),
         _option("stacks", "images", "pages of TIFF files are images (default) or volumes", choices=STACKS),
         _option("node", "images", "function of pixels (default: boosting)", choices=PIXEL_FUNCTIONS),
-        _option(
-            "edge", "images",
+        _option("edge", "images",
             "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
-            choices=TRAINABLE["ilr"],
-        ),
+            choices=TRAINABLE["ilr"]),
         _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
         _option("superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"),
         _option("search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG),
         _option("budget", "images", "seconds for --search of pairs (default: 600)", type=float, metavar="SECONDS"),
         _option("pixels", "images", "train pairs on at most N pixels", type=whole_number(), metavar="N"),
         _option("learner", "images", "ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
-        _option(
-            "epsilon", "images", "smoothing of ilr (default: 1 if all functions are smooth, else 0.1)",
-            type=float, metavar="E",
-        ),
+        _option("epsilon", "images", "smoothing of ilr (default: 1 if all functions are smooth, else 0.1)",
+            type=float, metavar="E"),
         _option("inference", "images", "of --learner marginal (default: trw)", choices=tuple(INFERENCE)),
         _option("class_weight", "images", "'balanced', or a number per class with commas between", metavar="WEIGHTS"),
         _option("iterations", "images, sequences", "limit on iterations", type=whole_number(), metavar="N"),
         _option("labels", "table", "label columns, with commas between", required=True, metavar="COLUMNS"),
         _option("ignore", "table", "columns to leave out of the features", metavar="COLUMNS"),
         _option("categorical", "table", "columns whose numbers are codes of categories", metavar="COLUMNS"),
-        _option(
-            "model", "table", "network (default), lmsbn, lmbm, independent",
-            choices=("network", "lmsbn", "lmbm", "independent"),
-        ),
+        _option("model", "table", "network (default), lmsbn, lmbm, independent",
+            choices=("network", "lmsbn", "lmbm", "independent")),
         _option("kernel", "table", "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")),
-        _option(
-            "order", "table",
+        _option("order", "table",
             "of labels: frequency (default of network), f-score, index, learned, cv (default of lmsbn)",
-            choices=("frequency", "f-score", "index", "learned", "cv"),
-        ),
-        _option(
-            "loss", "table", "what network predicts best: exact_match (default), hamming_loss",
-            choices=("exact_match", "hamming_loss"),
-        ),
+            choices=("frequency", "f-score", "index", "learned", "cv")),
+        _option("loss", "table", "what network predicts best: exact_match (default), hamming_loss",
+            choices=("exact_match", "hamming_loss")),
         _option("alpha", "table", "how much to regularise (lmsbn: chosen by cross-validation)", type=float),
         _option("c1", "sequences", "coefficient of absolute weights, for small models (default: 0.1)", type=float),
         _option("c2", "sequences", "coefficient of squared weights, of the whole file (default: 0.1)", type=float),
-        _option(
-            "scheme", "sequences", "tag scheme to enforce (default: recognised from the labels)",
-            choices=(*SCHEMES, "none"),
-        ),
-        _option(
-            "gazetteers", "sequences", "text files with a known phrase per line, commas between",
-            type=_paths, metavar="FILES",
-        ),
+        _option("scheme", "sequences", "tag scheme to enforce (default: recognised from the labels)",
+            choices=(*SCHEMES, "none")),
+        _option("gazetteers", "sequences", "text files with a known phrase per line, commas between",
+            type=_paths, metavar="FILES"),
         _ENCODING,
     ),
     "predict": (
         _option("marginals", "images", "also write marginals", choices=("npz", "png")),
         _FEATURES,
         # a folder of images and a flag of tables: the parser takes both, `_check_probabilities` what the form has
-        Option(
-            "probabilities", ("images", "table"), False,
+        (
+            "probabilities", ["images", "table"], False,
             {
-                **_PROBABILITIES.parsed, "nargs": "?", "const": True,
-                "help": f"{_PROBABILITIES.parsed['help']}; table: also write each label's probability",
+                **_PROBABILITIES[3], "nargs": "?", "const": True,
+                "help": f"{_PROBABILITIES[3]['help']}; table: also write each label's probability",
             },
         ),
         _option("id", "table", "columns to copy to the output", type=_split, metavar="COLUMNS"),
@@ -236,7 +192,7 @@ _OPTIONS = {
 
 def examples(command: str) -> str:
     """What --help shows below "example:"."""
-    lines = [f"\n  potentia {command} {line}" for line in _EXAMPLES[command]]
+    lines = [f"\n  potentia {command} {line}" for line in _EXAMPLES[command].split("; ")]
     return "".join(lines) + "\n\n" + "\n".join(fill(text, 110) for text in _NOTES[command])
 
 
@@ -245,25 +201,20 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     if command != "train":
         parser.add_argument("model", type=Path, help="a file that `potentia train` wrote")
     source = parser.add_mutually_exclusive_group(required=True)
-    for form, (metavar, text) in _FORMS.items():
+    for form, (_, metavar, text) in _FORMS.items():
         source.add_argument(f"--{form}", type=Path, metavar=metavar, help=text)
     if command != "evaluate":
         text = "the model file to write" if command == "train" else "file or folder to write"
         parser.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
     if command == "train":
-        parser.add_argument(
-            "--validation", type=float, metavar="SHARE", help="share of the data to hold out and evaluate on"
-        )
+        text = "share of the data to hold out and evaluate on"
+        parser.add_argument("--validation", type=float, metavar="SHARE", help=text)
         parser.add_argument("--seed", type=SEED, default=0, help="seed of all random choices (default: 0)")
     add_quiet_and_threads(parser)
-    parser.add_argument(
-        "--cluster",
-        metavar="WHERE",
-        help="run on a Dask cluster, whose workers read the data: a scheduler's address (tcp://...) or 'local'",
-    )
-    for option in _OPTIONS[command]:
-        more = ["--epochs"] if option.name == "iterations" else []
-        parser.add_argument(_flag(option.name), *more, **option.parsed)
+    text = "run on a Dask cluster, whose workers read the data: a scheduler's address (tcp://...) or 'local'"
+    parser.add_argument("--cluster", metavar="WHERE", help=text)
+    for name, _, _, parsed in _OPTIONS[command]:
+        parser.add_argument(_flag(name), **parsed)
 
 
 def _flag(name: str) -> str:
@@ -296,7 +247,7 @@ def _check_probabilities(form: str, value: Any) -> None:
             f"--probabilities takes no value with --table, but is followed by {str(value)!r}."
         )
     if form == "images" and value is True:
-        text = _PROBABILITIES.parsed["help"].removeprefix("images: ")
+        text = _PROBABILITIES[3]["help"].removeprefix("images: ")
         raise PotentiaError(f"--probabilities needs a value with --images: {text}.")
 
 
@@ -311,36 +262,19 @@ def _columns(name: str, text: str) -> list[str]:
     return columns
 
 
-def _trainer(form: str) -> Callable[..., tuple[Pipeline, dict[str, Any]]]:
-    """The function that trains on a form of data; imported here, because each brings large libraries along."""
-    if form == "images":
-        from ..images import train as train_images
-
-        return train_images
-    if form == "table":
-        from ..tables import train as train_table
-
-        return train_table
-    from ..sequences import train as train_sequences
-
-    return train_sequences
-
-
 def train(arguments: argparse.Namespace) -> None:
     """Train, save, and forget the checkpoint."""
     form, source, options = _given(arguments, "train")
     check_target(arguments.out, source)
     checkpoint = arguments.out.with_name(arguments.out.name + ".checkpoint")
     run = Run(
-        checkpoint=checkpoint,
-        validation=arguments.validation,
-        seed=arguments.seed,
-        progress=bar_shown(arguments),
-        say=lambda text: note(arguments, text),
-    )
+        checkpoint, arguments.validation, arguments.seed, bar_shown(arguments), lambda text: note(arguments, text)
+    )  # fmt: skip
     begun = time.perf_counter()
     with command_context(arguments):
-        pipeline, facts = _trainer(form)(source, run=run, **options)
+        # imported here, because each form brings large libraries along
+        module = import_module(f".{_FORMS[form][0]}", __package__)
+        pipeline, facts = module.train(source, run=run, **options)
         pipeline.trained_on = file_digests(source)
         pipeline.save(arguments.out)
     # training that has begun with the same checkpoint meanwhile keeps it
@@ -371,38 +305,28 @@ def evaluate(arguments: argparse.Namespace) -> None:
     with command_context(arguments):
         pipeline = _load(arguments.model, form)
         facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
-        seen = _training_files(pipeline, source)
+        seen = sum(digest in pipeline.trained_on for digest in file_digests(source))
     shown = facts.pop("shown", ())
     _keep(arguments, arguments.model, "evaluate", source, facts, time.perf_counter() - begun, (), shown)
     if arguments.json:
         print(json_text(facts | ({"training_files": seen} if seen else {})))
         return
     if seen:
-        note(
-            arguments,
-            f"the model was trained on {seen} of the files evaluated on, so the scores are better than on new data.",
-        )
+        files = f"the model was trained on {seen} of the files evaluated on"
+        note(arguments, f"{files}, so the scores are better than on new data.")
     tables = pipeline.detail_tables(facts)
     show_facts(arguments, f"{arguments.model} on {source}", facts)
     for title, lines in tables.items():
         show_lines(arguments, title, lines)
 
 
-def _training_files(pipeline: Pipeline, source: Path) -> int:
-    """How many of the files to evaluate on the model was trained on."""
-    return sum(digest in pipeline.trained_on for digest in file_digests(source)) if pipeline.trained_on else 0
-
-
 def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
     """Keep a run for `potentia report`; where that cannot be written, results are shown all the same."""
-
     try:
         keep_run(model, *run)
     except OSError as error:
-        note(
-            arguments,
-            f"{runs_folder(model)} cannot be written ({error.strerror or error}): no report of this run.",
-        )
+        problem = f"cannot be written ({error.strerror or error})"
+        note(arguments, f"{runs_folder(model)} {problem}: no report of this run.")
 
 
 def _load(path: Path, form: str) -> Pipeline:
@@ -411,6 +335,13 @@ def _load(path: Path, form: str) -> Pipeline:
         raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form}.")
     return pipeline
 
+
+#: The commands: functions, and what --help says of each.
+COMMANDS = {
+    "train": (train, "Train on your own data and save all that prediction needs in one file."),
+    "predict": (predict, "Predict with a model that `potentia train` saved."),
+    "evaluate": (evaluate, "Compare a saved model's predictions with the truth."),
+}
 
 #: What is shown of a label map: longer sides are reduced.
 _LONGEST = 128

@@ -1,17 +1,168 @@
-"""What the values in masks mean: classes with names and colours, and void."""
+"""What the numbers in files of images mean: intensities of comparable range, and the classes of masks with void."""
 
 from __future__ import annotations
 
 import colorsys
 import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ..base.types import Ints, PotentiaError, warn_caller
 from .image_files import Mask, code_colours
+
+#: "type": unsigned integers divided by the largest of their type; "set": the range of the training images becomes
+#: [0, 1]; "image": the range of each image does.
+NORMALISATIONS = ("type", "set", "image")
+#: The number types of images; "float" for all floats.
+NUMBER_TYPES = ("bool", "float", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+# a few extreme pixels do not decide the range; fewer are looked at of a whole set
+_PERCENTILES = (0.5, 99.5)
+_MOST_PIXELS = 100_000
+# what the features of pixels compute with
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass
+class Intensity:
+    """How intensities are normalised.
+
+    Attributes:
+        how: one of `NORMALISATIONS`.
+        channels: number of channels.
+        low, high: per channel the range that becomes [0, 1], for "set".
+        types: the number types that are taken, "float" for all floats; None for any, as for "image".
+    """
+
+    how: str
+    channels: int
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    types: list[str] | None = None
+
+    def apply(self, image: np.ndarray, axes: int = 2) -> np.ndarray:
+        """An image or volume (*size) or (*size, channels) as float32 (*size, channels).
+
+        Its number type must be one of `types`, or a wider signed integer with all values in the range of one.
+        """
+        pixels = image[..., None] if image.ndim == axes else image
+        if pixels.ndim != axes + 1:
+            raise PotentiaError(f"an image has {axes} axes and its channels, not shape {image.shape}.")
+        if pixels.shape[-1] == 1 and self.channels == 3:  # a grey image among colours
+            pixels = np.repeat(pixels, 3, axis=-1)
+        if pixels.shape[-1] != self.channels:
+            has = f"the number of channels of the image is {pixels.shape[-1]}"
+            raise PotentiaError(f"{has}, but the model was trained on {self.channels}.")
+        if pixels.dtype.kind not in "uibf":
+            raise PotentiaError(f"an image holds real numbers, not {pixels.dtype}.")
+        pixels = self._typed(pixels)
+        with np.errstate(over="ignore"):
+            values: np.ndarray = pixels.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise PotentiaError(
+                f"an image holds finite numbers below {_LARGEST:.1e} only. Give missing pixels a number."
+            )
+        if self.how == "type":
+            return values / np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else values
+        low, high = (self.low, self.high) if self.how == "set" else _range([values])
+        scale = [1.0 / (b - a) if b > a else 1.0 for a, b in zip(low, high, strict=True)]
+        values -= np.asarray(low, dtype=np.float32)
+        values *= np.asarray(scale, dtype=np.float32)
+        return values
+
+    def _typed(self, pixels: np.ndarray) -> np.ndarray:
+        """The image in a number type of training; refuses others, whose numbers mean other intensities."""
+        name = _type_name(pixels, self.how)
+        if self.types is None or name in self.types:
+            return pixels
+        for wanted in self.types:
+            if _fits(pixels, wanted):
+                return pixels.astype(wanted)
+        raise PotentiaError(
+            f"the image holds numbers of type {name}, but the model was trained on {' and '.join(self.types)}: "
+            "convert the image to that type and range, or train with --normalise image, which takes any."
+        )
+
+
+def _type_name(image: np.ndarray, how: str) -> str:
+    """The number type as `Intensity` keeps it; by type, black and white is comparable with 8 bits."""
+    black_white = "uint8" if how == "type" else "bool"
+    return {"f": "float", "b": black_white}.get(image.dtype.kind, image.dtype.name)
+
+
+def _fits(image: np.ndarray, wanted: str) -> bool:
+    """Whether these are signed integers, as arithmetic on an image gives, all in the range of a narrower type.
+
+    A wider unsigned type is another image format, in which the same numbers mean other intensities.
+    """
+    if wanted in ("bool", "float") or image.dtype.kind != "i" or not image.size:
+        return False
+    bounds = np.iinfo(wanted)
+    narrower = bounds.bits < np.iinfo(image.dtype).bits
+    return bool(narrower and image.min() >= bounds.min and image.max() <= bounds.max)
+
+
+def learn_intensity(
+    images: Iterable[np.ndarray], axes: int, how: str | None, names: Sequence[str] | None = None
+) -> Intensity:
+    """The normalisation of a training set; None is "type" where all images have 8 bits, else "set".
+
+    Images of different number types are refused unless they become comparable: with "image", and unsigned ones with
+    "type". names: what messages call the images.
+    """
+    seen = [image if image.ndim > axes else image[..., None] for image in images]
+    counts = sorted({image.shape[-1] for image in seen})
+    if len(counts) > 1 and counts != [1, 3]:
+        raise PotentiaError(
+            f"images have {', '.join(map(str, counts))} channels; all must have the same number."
+        )
+    names = names or [f"image {k}" for k in range(len(seen))]
+    for name, image in zip(names, seen, strict=True):
+        if image.dtype.kind not in "uibf" or (
+            image.size and not -_LARGEST <= image.min() <= image.max() <= _LARGEST
+        ):
+            raise PotentiaError(
+                f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only. Give missing pixels a "
+                "number, and in the mask a void value."
+            )
+    chosen = how
+    if how is None:
+        how = "type" if all(image.dtype in (np.uint8, np.bool_) for image in seen) else "set"
+    if how not in NORMALISATIONS:
+        raise PotentiaError(f"normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}.")
+    types = [_type_name(image, how) for image in seen]
+    kinds = None if how == "image" else sorted(set(types))
+    if kinds is not None and len(kinds) > 1 and not (chosen == "type" and all(k[0] == "u" for k in kinds)):
+        other = next(k for k, name in enumerate(types) if name != types[0])
+        raise PotentiaError(
+            f"{names[other]} holds numbers of type {types[other]}, but {names[0]} {types[0]}: convert the images to "
+            "one type, or use --normalise image (the range of each image) or, for unsigned integers, --normalise type "
+            "(the range of the type)."
+        )
+    if how != "set":
+        return Intensity(how, counts[-1], types=kinds)
+    wide = [np.repeat(image, 3, axis=-1) if image.shape[-1] < counts[-1] else image for image in seen]
+    return Intensity(how, counts[-1], *_range(wide), types=kinds)
+
+
+def _range(images: list[np.ndarray]) -> tuple[list[float], list[float]]:
+    """Low and high percentiles of each channel, of a regular sample of all pixels."""
+    per_image = max(1, _MOST_PIXELS // len(images))
+    rows = [image.reshape(-1, image.shape[-1]) for image in images]
+    drawn = [flat[:: max(1, len(flat) // per_image)].astype(np.float64) for flat in rows]
+    low, high = np.percentile(np.concatenate(drawn), _PERCENTILES, axis=0)
+    return low.tolist(), high.tolist()
+
+
+def as_shown(values: np.ndarray) -> np.ndarray:
+    """Normalised intensities (..., channels) as colours (..., 3) in 8 bits; more than three channels as their mean."""
+    seen = values if values.shape[-1] in (1, 3) else values.mean(axis=-1, keepdims=True)
+    grey = np.clip(np.rint(255.0 * seen), 0, 255).astype(np.uint8)
+    return np.repeat(grey, 3, axis=-1) if grey.shape[-1] == 1 else grey
+
 
 #: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
 _MOST = 256
@@ -24,6 +175,7 @@ _SMALL_CODE, _INSTANCES = 100, 8
 #: What to do with such values: make them unknown, the class whose value is nearest, or classes.
 RARE = ("void", "nearest", "keep")
 _GOLDEN = 0.618034
+_COLOUR = "#[0-9a-fA-F]{6}"
 
 
 @dataclass
@@ -118,7 +270,9 @@ def find_classes(
     listed: list[tuple[int, str, int | None]]
     if palette_file is None:
         values = np.unique(np.concatenate([np.unique(mask.codes) for mask in masks]))
-        _warn_of_absent([code for code in unknown if code not in values], coloured)
+        absent = ", ".join(show_code(code, coloured) for code in unknown if code not in values)
+        if absent:
+            warn_caller(f"--void {absent}: no mask has this value, so nothing is left out.", UserWarning)
         values = values[~np.isin(values, unknown)]
         if not coloured:
             _warn_of_unlabelled(masks, values)
@@ -126,8 +280,8 @@ def find_classes(
                 _refuse_instances(masks, unknown)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
-            shown = ", ".join(show_code(code, coloured) for code in doubtful[:6]) + (
-                ", ..." if doubtful[6:] else ""
+            shown = ", ".join(
+                [*(show_code(code, coloured) for code in doubtful[:6]), *["..."] * (len(doubtful) > 6)]
             )
             raise PotentiaError(
                 f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
@@ -144,20 +298,11 @@ def find_classes(
         where = "the masks have" if palette_file is None else f"{palette_file} lists"
         several = "class" if len(listed) == 1 else "classes"
         raise PotentiaError(f"{where} {len(listed)} {several}, but there must be 2 to {_MOST}.")
-    colours = [
-        _colour(k, code, coloured, palette) if colour is None else colour
-        for k, (code, _, colour) in enumerate(listed)
-    ]
-    codes, names = [row[0] for row in listed], [row[1] for row in listed]
+    codes, names, given = (list(column) for column in zip(*listed, strict=True))
+    own = [_colour(k, code, coloured, palette) for k, code in enumerate(codes)]
+    colours = [default if colour is None else colour for colour, default in zip(given, own, strict=True)]
     nearest = rare == "nearest" and palette_file is None
     return Classes(codes, names, colours, unknown, coloured, palette, nearest)
-
-
-def _warn_of_absent(codes: Sequence[int], coloured: bool) -> None:
-    """Warn of values given as void that no mask has."""
-    if codes:
-        shown = ", ".join(show_code(code, coloured) for code in codes)
-        warn_caller(f"--void {shown}: no mask has this value, so nothing is left out.", UserWarning)
 
 
 def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
@@ -218,13 +363,8 @@ def parse_void(void: str | None, coloured: bool) -> list[int]:
 def parse_code(text: str, coloured: bool, source: str) -> int:
     """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
     value = text.strip()
-    try:
-        if coloured:
-            return _hexadecimal(value)
-        if value.isdecimal():
-            return int(value)
-    except ValueError:
-        pass
+    if re.fullmatch(_COLOUR if coloured else r"\d+", value):
+        return int(value.removeprefix("#"), 16 if coloured else 10)
     wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
     raise PotentiaError(f"{source}: {value!r} is not {wanted}.")
 
@@ -247,11 +387,10 @@ def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None
         place = f"{path}, line {number}"
         if len(row) not in (2, 3) or not row[1].strip():
             raise PotentiaError(f"{place}: a line is value,name or value,name,#rrggbb.")
-        try:
-            colour = _hexadecimal(row[2].strip()) if len(row) == 3 else None
-        except ValueError:
-            raise PotentiaError(f"{place}: {row[2].strip()!r} is not a colour #rrggbb.") from None
-        listed.append((parse_code(row[0], coloured, place), row[1].strip(), colour))
+        value, name, *colour = (cell.strip() for cell in row)
+        if colour and not re.fullmatch(_COLOUR, colour[0]):
+            raise PotentiaError(f"{place}: {colour[0]!r} is not a colour #rrggbb.")
+        listed.append((parse_code(value, coloured, place), name, int(colour[0][1:], 16) if colour else None))
     for kind, column in (("value", [row[0] for row in listed]), ("name", [row[1] for row in listed])):
         twice = [v for k, v in enumerate(column) if v in column[:k] and str(v).lower() != "void"]
         if twice:
@@ -276,9 +415,3 @@ def _painted(palette: list[int] | None, code: int) -> int | None:
         return None
     r, g, b = palette[3 * code : 3 * code + 3]
     return r << 16 | g << 8 | b
-
-
-def _hexadecimal(text: str) -> int:
-    if len(text) != 7 or text[0] != "#":
-        raise ValueError(text)
-    return int(text[1:], 16)

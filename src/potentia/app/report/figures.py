@@ -1,14 +1,145 @@
-"""Images kept in rows, as PNG inside the page."""
+"""Figures of the page: small SVG charts, and images kept in rows as PNG."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from ...base.html import Markup, tag
+from ..plot import Line
+
+_WIDTH, _HEIGHT = 310, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 10, 34
+
+
+class Axis(NamedTuple):
+    """A range of values on a linear or logarithmic scale, and its ticks."""
+
+    low: float
+    high: float
+    log: bool
+    ticks: list[float]
+
+    def share(self, value: float) -> float:
+        """Where a value lies, 0 to 1."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+
+def make_axis(values: Sequence[float], log: bool = False) -> Axis:
+    """An axis over finite values; logarithmic only where all of them are above zero."""
+    finite = [v for v in values if math.isfinite(v)] or [0.0]
+    low, high = min(finite), max(finite)
+    if log and low > 0:
+        return _log_axis(low, high)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return Axis(low, high, False, _even_ticks(low, high))
+
+
+def _log_axis(low: float, high: float) -> Axis:
+    low, high = low / 1.1, high * 1.1
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    fine = [m * 10.0**k for k in decades for m in (1, 2, 5)]
+    ticks = [t for t in fine if low <= t <= high]
+    if len(ticks) > 6:
+        ticks = [t for t in (10.0**k for k in decades) if low <= t <= high]
+    return Axis(low, high, True, ticks if len(ticks) > 2 else _even_ticks(low, high))
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """Three to seven round numbers of equal distance."""
+    ticks: list[float] = []
+    for parts in (6, 9):  # steps are 1, 2 or 5 times a power of ten, so that six parts may come out as two
+        step = _step((high - low) / parts)
+        ticks = [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+        if len(ticks) > 2:
+            break
+    return ticks
+
+
+def _step(rough: float) -> float:
+    """The round number (1, 2 or 5 times a power of ten) nearest above."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return power * next(m for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+
+
+def chart(lines: Sequence[Line], x: Axis, y: Axis, x_name: str, y_name: str, title: str, text: str) -> Markup:
+    """A chart as inline SVG; `title` and `text` are what a screen reader says."""
+    size = {"viewBox": f"0 0 {_WIDTH} {_HEIGHT}", "role": "img", "class_": "chart"}
+    middle = (_TOP + _HEIGHT - _BOTTOM) / 2
+    titles = [
+        tag("text", x_name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=_HEIGHT - 5, text_anchor="middle"),
+        tag("text", y_name, x=10, y=middle, transform=f"rotate(-90 10 {middle})", text_anchor="middle"),
+    ]
+    parts = [*_grid(x, y), *(_line(line, x, y) for line in lines), *titles]
+    return tag("svg", tag("title", title), *parts, aria_label=f"{title}. {text}", **size)
+
+
+def _line(line: Line, x: Axis, y: Axis) -> Markup:
+    """A polyline, broken where a value is not finite."""
+    path, pen = [], "M"
+    for a, b in zip(line.x, line.y, strict=True):
+        if math.isfinite(b) and (b > 0 or not y.log):
+            # a line of no length is a dot, which is all there is to see of a single point
+            dot = "h0" if pen == "M" else ""
+            path.append(f"{pen}{_across(x, a):.1f} {_down(y, b):.1f}{dot}")
+            pen = "L"
+        else:
+            pen = "M"
+    css = f"line c{line.colour % 8}{' dashed' if line.dashed else ''}"
+    return tag("path", d="".join(path), class_=css)
+
+
+def _grid(x: Axis, y: Axis) -> list[Markup]:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = []
+    for tick, text in zip(y.ticks, _texts(y.ticks), strict=True):
+        at = _down(y, tick)
+        parts.append(tag("line", x1=_LEFT, x2=right, y1=f"{at:.1f}", y2=f"{at:.1f}", class_="grid"))
+        parts.append(tag("text", text, x=_LEFT - 5, y=f"{at + 3.5:.1f}", text_anchor="end"))
+    for tick, text in zip(x.ticks, _texts(x.ticks), strict=True):
+        at = _across(x, tick)
+        parts.append(tag("line", x1=f"{at:.1f}", x2=f"{at:.1f}", y1=bottom, y2=bottom + 3, class_="axis"))
+        parts.append(tag("text", text, x=f"{at:.1f}", y=bottom + 14, text_anchor="middle"))
+    parts.append(tag("line", x1=_LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
+    return parts
+
+
+def _across(x: Axis, value: float) -> float:
+    return _LEFT + x.share(value) * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _down(y: Axis, value: float) -> float:
+    return _HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM)
+
+
+def _texts(ticks: Sequence[float]) -> list[str]:
+    """Ticks as text, with as many digits as it takes to tell them apart."""
+    nil = 1e-9 * max(map(abs, ticks), default=0.0)
+    texts: list[str] = []
+    for digits in range(3, 8):
+        texts = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
+        if len(set(texts)) == len(ticks) and all(
+            math.isclose(float(text.replace(",", "")), t, rel_tol=1e-9, abs_tol=nil)
+            for text, t in zip(texts, ticks, strict=True)
+        ):
+            break
+    return texts
+
+
+def _text(value: float, digits: int) -> str:
+    if 1e3 <= abs(value) < 1e7:
+        return f"{float(f'{value:.{digits}g}'):,.0f}"
+    return f"{value:.{digits}g}"
+
 
 #: One colour per state, far apart also for the colour-blind [Okabe and Ito].
 PALETTE = np.array(
@@ -70,10 +201,11 @@ def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str
     n_states = int(states.max()) + 1 if marginals is None else marginals.shape[2]
     panels: Panels = {}
     if original is not None:
-        panels = {"input": _input(original[0]), "truth": _colours(_one_hot(original[1], n_states))}
+        panels = {"input": _input(original[0]), "truth": _state_colours(original[1], n_states)}
     if marginals is not None:
-        panels["marginals"] = _mixed(marginals)
-    panels["prediction"] = _colours(_one_hot(states, n_states))
+        # 32 levels, as rows keep them: fewer colours compress
+        panels["marginals"] = np.rint(_LEVELS * _colours(marginals)) / _LEVELS
+    panels["prediction"] = _state_colours(states, n_states)
     if isinstance(image, Mapping) and "input" in image:
         panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
     return panels, "" if original is None else _wrong(original[1], states)
@@ -93,11 +225,6 @@ def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
     return (np.frombuffer(digits.encode(), dtype=np.uint8).astype(np.int16) - ord("0")).reshape(size)
 
 
-def _one_hot(states: np.ndarray, n_states: int = 0) -> np.ndarray:
-    shown: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
-    return shown.astype(float)
-
-
 def _spread(marginals: np.ndarray) -> np.ndarray:
     """(h, w, states); of two states a row may keep the second only."""
     if marginals.ndim == 2:
@@ -105,15 +232,15 @@ def _spread(marginals: np.ndarray) -> np.ndarray:
     return np.concatenate([1.0 - marginals, marginals], axis=2) if marginals.shape[2] == 1 else marginals
 
 
+def _state_colours(states: np.ndarray, n_states: int) -> np.ndarray:
+    one_hot: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
+    return _colours(one_hot.astype(float))
+
+
 def _colours(marginals: np.ndarray) -> np.ndarray:
     """The states' colours mixed by probability."""
     mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
     return mixed
-
-
-def _mixed(marginals: np.ndarray) -> np.ndarray:
-    """Colours of marginals with 32 levels, as rows keep them: fewer colours compress."""
-    return np.rint(_LEVELS * _colours(marginals)) / _LEVELS
 
 
 def _input(values: np.ndarray) -> np.ndarray:
@@ -159,12 +286,9 @@ def viewer_data(
         for number, image in enumerate(of_method[: min(map(len, images))]):
             panels, text = panels_of(image, of_originals[number] if number < len(of_originals) else None)
             numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
-            line.append({"panels": numbers, "text": text, "name": _name(image)})
+            name = str(image.get("name", "")) if isinstance(image, Mapping) else ""
+            line.append({"panels": numbers, "text": text, "name": name})
         shown.append(line)
     if not any(entry["panels"] for line in shown for entry in line):
         return None
     return {"methods": list(methods), "sources": list(sources), "shown": shown}
-
-
-def _name(image: Any) -> str:
-    return str(image.get("name", "")) if isinstance(image, Mapping) else ""

@@ -1,1 +1,0 @@
-"""The command line's larger commands: their options, examples and what they print."""
