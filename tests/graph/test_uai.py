@@ -299,8 +299,8 @@ def test_result_files_look_like_the_competition(tmp_path):
 
 def test_unknown_task(tmp_path):
     result = eliminate(Scores(Graph([2], {}), {}))
-    with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', not 'MMAP'"):
-        uai.write_result(tmp_path / "out", result, "MMAP")
+    with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', 'MMAP', not 'MPE'"):
+        uai.write_result(tmp_path / "out", result, "MPE")
     assert not list(tmp_path.iterdir())
 
 

@@ -330,8 +330,8 @@ def read_result(path: FilePath) -> UaiResult:
             marginals[v, : len(row)] = row
         result = UaiResult(task, marginals=marginals)
     elif task == "MAP":
-        labels = tokens.integers(tokens.integer("the number of variables"), "the labelling")
-        result = UaiResult(task, labels=np.array(labels, dtype=np.int64))
+        words = tokens.integers(tokens.integer("the number of variables"), "the labelling")
+        result = UaiResult(task, labels=np.array(words, dtype=np.int64))
     elif task == "MMAP":
         pairs = np.array(
             tokens.integers(2 * tokens.integer("the number of variables"), "the labelling"), dtype=np.int64

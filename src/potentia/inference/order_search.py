@@ -74,8 +74,10 @@ def first_order(joined: Interactions) -> Order:
     greedy = _greedy(joined, states, np.zeros(0), by_fill=len(states) <= _MANY)
     if len(states) > _MANY:
         return greedy
-    broad = follow_order(joined.card, joined.ptr, joined.neighbour, walk(joined.ptr, joined.neighbour)[0])
-    return min(greedy, broad, key=lambda order: order.total)
+    walked = walk(joined.ptr, joined.neighbour)[0]
+    # given up where one of its tables is larger than all of the greedy order's: wide orders take long
+    broad = follow_order(joined.card, joined.ptr, joined.neighbour, walked, greedy.total)
+    return broad if len(broad.order) == len(states) and broad.total < greedy.total else greedy
 
 
 def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bool], seed: int) -> Order:

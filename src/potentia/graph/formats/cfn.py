@@ -53,7 +53,7 @@ class _Parser:
             raise self.error(f"{token!r} is not expected there")
         if token == "[":
             items = []
-            while (item := self.peek()) != "]":
+            while self.peek() != "]":
                 items.append(self.value(depth + 1))
             self.next()
             return items
