@@ -308,7 +308,7 @@ def test_unknown_task(tmp_path):
     ("text", "sentence"),
     [
         ("", "the task needs 1 entries"),
-        ("MMAP 1 0", "the task is 'MMAP'; only PR, MAR and MAP are known"),
+        ("MPE 1 0", "the task is 'MPE'; only PR, MAR, MAP and MMAP are known"),
         ("PR", "log10 Z needs 1 entries"),
         ("PR x", "log10 Z holds 'x', which is not a number"),
         ("PR 1 2", "1 entries follow the end of the data"),
