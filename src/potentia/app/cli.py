@@ -98,14 +98,14 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     add("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
     add("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
     text = (
-        "marginals and log Z by --method (default); log Z with bounds (pr) or marginals (mar) within --seconds; the best "
-        "labelling (map), or that of the variables of --query with the others summed out (mmap)"
+        "marginals and log Z by --method (default); log Z with bounds (pr) or marginals (mar) within --seconds; the "
+        "best labelling (map), or that of the variables of --query with the others summed out (mmap)"
     )
     add("--task", default="marginals", choices=["marginals", *_PORTFOLIOS], help=text)
     add(
         "--seconds",
         type=float,
-        help="time limit of the other tasks (default: 20 for pr and mar, none for map and mmap)",
+        help="time limit of the other tasks (default: 20 for pr and mar, else none)",
     )
     add("--query", type=Path, metavar="FILE", help="variables of --task mmap: their number, then themselves")
     add("--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)")

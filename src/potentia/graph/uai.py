@@ -283,6 +283,7 @@ class UaiResult(NamedTuple):
     log10_partition: float | None = None
     marginals: Floats | None = None
     labels: Ints | None = None
+    query: Ints | None = None
 
 
 def write_result(path: FilePath, result: Any, task: str) -> None:
@@ -309,7 +310,7 @@ def write_result(path: FilePath, result: Any, task: str) -> None:
 
 
 def read_result(path: FilePath) -> UaiResult:
-    """Read a PR, MAR or MAP file."""
+    """Read a PR, MAR, MAP or MMAP file."""
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":

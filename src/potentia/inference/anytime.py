@@ -15,11 +15,10 @@ from ..base.options import check_count, check_positive, check_share
 from ..base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
-from ..kernels.elimination import send_down, send_labels
-from ..kernels.minibucket import send_nodes
+from ..kernels.elimination import send_labels
 from .base import Inference, Result, TablesByKind, all_singles, marginals_by_kind
 from .clock import Clock
-from .conditioning import Cutset, choose_cutset, clamped
+from .conditioning import Cutset, choose_cutset, clamped, send_all_down, send_up_timed
 from .decode import best_labelling
 from .elimination import EliminationPlan, Order, make_plan
 from .exact import Exact
@@ -238,7 +237,7 @@ class _Task:
         if 8.0 * made.program.offset[-1] > self.memory:
             return False
         values, where = self.scores.flat()
-        up = _send_up(made, values, where, self.clock)
+        up = send_up_timed(made, values, where, self.clock)
         if up is None:
             return False
         store, peaks, spent = up
@@ -246,7 +245,7 @@ class _Task:
         self._set_exact(math.fsum(peaks) + math.fsum(constants), "elimination")
         bytes_down = 8.0 * (len(store) + 2 * made.cost.largest)
         if bytes_down < self.memory and self.clock.left > 3.0 * spent:
-            self._take_marginals(*_send_down(self.scores, made, store, peaks))
+            self._take_marginals(*send_all_down(self.scores, made, store, peaks))
         else:
             self._sample_exactly(made, store)
         return True
@@ -285,7 +284,7 @@ class _Task:
             )
             if 8.0 * (made.program.offset[-1] + 2 * made.cost.largest) > self.memory:
                 return False
-            up = _send_up(made, values, where, self.clock)
+            up = send_up_timed(made, values, where, self.clock)
             if up is None:
                 self._raise_lower(_log_sum(parts))
                 return False
@@ -294,7 +293,7 @@ class _Task:
                 total = np.zeros(int(self.scores.regions.size.sum()))
             value = math.fsum(peaks) + math.fsum(values[where[made.fixed_region] + made.fixed_entry])
             if total is not None and value > -math.inf:
-                flat, start = _send_down(self.scores, made, store, peaks)
+                flat, start = send_all_down(self.scores, made, store, peaks)
                 peak = max([value, *parts])
                 total *= math.exp(max(parts, default=peak) - peak)
                 total += math.exp(value - peak) * flat
@@ -457,40 +456,6 @@ def _tables(graph: Graph, singles: Floats, cliques: Mapping[str, Tables], kind: 
     if kind in cliques and graph.scopes[kind].shape[1] > 1:
         return cliques[kind]
     return product_tables(graph, singles, 1, kind)
-
-
-def _send_up(
-    made: EliminationPlan, values: Floats, where: Ints, clock: Clock
-) -> tuple[Floats, Floats, float] | None:
-    """The store of tables and messages, the peaks, and the seconds it took; None where it would take too long."""
-    program, n = made.program, len(made.order)
-    store, peaks, ones = np.empty(program.offset[-1]), np.zeros(n), np.ones(n)
-    store[: len(made.entry)] = values[made.entries(where)]
-    sizes = np.diff(program.offset[-n - 1 :]) * program.card
-    ends = np.cumsum(sizes)
-    begun, first = clock.now, 0
-    while first < n:
-        last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + 2**25)))
-        if not send_nodes(program, store, ones, peaks, first, last):
-            peaks[-1] = -np.inf
-            return store, peaks, clock.now - begun
-        first = last
-        spent, done = clock.now - begun, ends[first - 1] / ends[-1]
-        if done < 1.0 and (
-            clock.left <= 0 or (done > 0.05 and spent * (1.0 - done) / done > 0.95 * clock.left)
-        ):
-            return None
-    return store, peaks, clock.now - begun
-
-
-def _send_down(scores: Scores, made: EliminationPlan, store: Floats, peaks: Floats) -> tuple[Floats, Ints]:
-    """Marginals of all regions, flat, and where each begins; the store is overwritten."""
-    send_down(made.program, store, peaks, np.empty(2 * int(made.cost.largest)))
-    start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
-    flat = np.zeros(start[-1])
-    flat[made.entries(start[:-1])] = store[: len(made.entry)]
-    flat[start[made.fixed_region] + made.fixed_entry] = 1.0
-    return flat, start
 
 
 def _count(counts: Floats, labels: Ints, weight: Floats) -> None:

@@ -1,4 +1,4 @@
-"""Conditioning: a few variables whose joint states are enumerated, so that elimination of the others fits in memory."""
+"""Elimination within limits: stopped by a clock, and conditioned on a few variables so that it fits in memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.types import Bools, Ints
+from ..base.types import Bools, Floats, Ints
+from ..graph.scores import Scores
+from ..kernels.elimination import send_down
+from ..kernels.minibucket import send_nodes
 from ..kernels.ordering import order_cliques
-from .elimination import Order
-from .order_search import Interactions, first_order, search_orders, without
+from .clock import Clock
+from .elimination import EliminationPlan, Order
+from .order_search import Interactions, first_order, search_orders, trials, without
 
 #: Joint states of the cutset at most.
 _MAX_STATES = 4096
@@ -54,10 +58,7 @@ def choose_cutset(
         if states > _MAX_STATES:
             return None
         free = without(free, np.arange(len(free.free)) == best)
-        trials = iter(range(_TRIALS))
-        order = search_orders(
-            free, first_order(free), lambda _, left=trials: next(left, None) is not None, seed
-        )  # type: ignore[misc]
+        order = search_orders(free, first_order(free), trials(_TRIALS), seed)
         if states * order.total > work:
             return None
     return Cutset(np.array(chosen, dtype=np.int64), free.free[order.order])
@@ -70,3 +71,37 @@ def _heaviest(joined: Interactions, order: Order) -> int:
     size = np.multiply.reduceat(card[clique], clique_ptr[:-1])
     mass = np.bincount(clique, np.repeat(size, np.diff(clique_ptr)), len(card))
     return int(order.order[np.argmax(mass * (1.0 - 1.0 / card))])
+
+
+def send_up_timed(
+    made: EliminationPlan, values: Floats, where: Ints, clock: Clock
+) -> tuple[Floats, Floats, float] | None:
+    """The store of tables and messages, the peaks, and the seconds it took; None where it would take too long."""
+    program, n = made.program, len(made.order)
+    store, peaks, ones = np.empty(program.offset[-1]), np.zeros(n), np.ones(n)
+    store[: len(made.entry)] = values[made.entries(where)]
+    sizes = np.diff(program.offset[-n - 1 :]) * program.card
+    ends = np.cumsum(sizes)
+    begun, first = clock.now, 0
+    while first < n:
+        last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + 2**25)))
+        if not send_nodes(program, store, ones, peaks, first, last):
+            peaks[-1] = -np.inf
+            return store, peaks, clock.now - begun
+        first = last
+        spent, done = clock.now - begun, ends[first - 1] / ends[-1]
+        if done < 1.0 and (
+            clock.left <= 0 or (done > 0.05 and spent * (1.0 - done) / done > 0.95 * clock.left)
+        ):
+            return None
+    return store, peaks, clock.now - begun
+
+
+def send_all_down(scores: Scores, made: EliminationPlan, store: Floats, peaks: Floats) -> tuple[Floats, Ints]:
+    """Marginals of all regions, flat, and where each begins; the store is overwritten."""
+    send_down(made.program, store, peaks, np.empty(2 * int(made.cost.largest)))
+    start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
+    flat = np.zeros(start[-1])
+    flat[made.entries(start[:-1])] = store[: len(made.entry)]
+    flat[start[made.fixed_region] + made.fixed_entry] = 1.0
+    return flat, start

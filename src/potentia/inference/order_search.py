@@ -99,6 +99,12 @@ def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bo
     return best
 
 
+def trials(count: int) -> Callable[[Order], bool]:
+    """For `search_orders`: so many orders."""
+    left = iter(range(count))
+    return lambda _: next(left, None) is not None
+
+
 def _greedy(
     joined: Interactions, weight: np.ndarray, noise: np.ndarray, by_fill: bool = True, cutoff: float = np.inf
 ) -> Order:

@@ -151,7 +151,8 @@ def _fill(
             continue
         if len(key) != table.ndim - 1 or any(k not in number[a + 1] for a, k in enumerate(key)):
             raise words.error(f"a row of {name[:40]!r} is for {key}, which are no states of its parents")
-        table[(slice(None), *(number[a + 1][k] for a, k in enumerate(key)))] = values
+        index = tuple(number[a + 1][k] for a, k in enumerate(key))
+        np.moveaxis(table, 0, -1)[index] = values
     if np.isnan(table).any():
         raise words.error(f"the probability of {name[:40]!r} is not given for every state of its parents")
 

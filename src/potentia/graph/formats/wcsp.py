@@ -68,7 +68,8 @@ def _fill(words: FileWords, table: Floats, count: int, what: str) -> None:
             raise words.error(
                 f"{what} has a tuple with value {rows[:, axis].max()} of a variable of {size} values"
             )
-    table[tuple(rows[:, :-1].T)] = rows[:, -1]
+    if count:  # a function without variables has one tuple at most, which is a cost alone
+        table[tuple(rows[:, :-1].T)] = rows[:, -1] if table.ndim else rows[-1, -1]
 
 
 def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike], scale: float = 1000.0) -> None:

@@ -28,8 +28,17 @@ from ..elimination import EliminationPlan, make_plan
 from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
-from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, without
+from ..order_search import (
+    Interactions,
+    allowed_states,
+    first_order,
+    interactions,
+    search_orders,
+    trials,
+    without,
+)
 from .portfolio import MAP, Interrupted, MAPResult
+from .sums import sum_out, tables_of
 
 #: Table entries of the sum given a labelling, at most; tables of summing out variables beforehand, at most.
 _MAX_ENTRIES, _MAX_TABLE = 2.0**28, 2**16
@@ -149,9 +158,8 @@ class ClampedSum:
         self._fixed = ~free[regions.scope]
         joined = interactions(scores, narrow)
         order = first_order(joined) if len(joined.free) else None
-        trials = iter(range(30))
         if order is not None and order.total > 2.0**16:
-            order = search_orders(joined, order, lambda _: next(trials, None) is not None, 0)
+            order = search_orders(joined, order, trials(30), 0)
         if order is not None and order.total > _MAX_ENTRIES:
             raise WidthError(
                 f"the sum given the query needs {order.total:.3g} table entries, more than {_MAX_ENTRIES:.3g}."
@@ -433,14 +441,11 @@ class _Climb:
         return best, gain, best_sums
 
 
-# -- summing out beforehand -----------------------------------------------------------------------------------------
-
-
 def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: Answer, clock: Clock) -> bool:
     """Where all sums fit into small tables over the query: the best labelling of those; False otherwise."""
     free = np.flatnonzero(query & (allowed.sum(axis=1) > 1))
-    tables = _tables(scores, allowed)
-    if not _eliminate(tables, np.flatnonzero(~query & (allowed.sum(axis=1) > 1)), allowed):
+    tables = tables_of(scores, allowed)
+    if not sum_out(tables, np.flatnonzero(~query & (allowed.sum(axis=1) > 1)), allowed, _MAX_TABLE):
         return False
     number = np.cumsum(np.isin(np.arange(len(query)), free)) - 1
     constant = sum(float(table) for scope, table in tables.values() if not scope)
@@ -457,62 +462,9 @@ def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: 
     limit = None if clock.left == math.inf else max(clock.left, 0.01)
     inner = replace(method, query=None, time_limit=limit, cpu_limit=None)
     result = inner.run(Scores(graph, theta), None)
+    assert isinstance(result, MAPResult)
     states = result.argmax()
     labels[free] = [kept[v][s] for v, s in zip(free, states, strict=True)]
     answer.offer(labels, result.score(states) + constant, result.found_by)
     answer.tighten(result.value + constant, result.bound_by)
-    return True
-
-
-_Tables = dict[int, tuple[tuple[int, ...], Floats]]
-
-
-def _tables(scores: Scores, allowed: Bools) -> _Tables:
-    """Every region's table over its variables with several allowed states, by number; scopes ascend."""
-    regions, several = scores.regions, allowed.sum(axis=1) > 1
-    tables: _Tables = {}
-    for r in range(len(regions.size)):
-        scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
-        table = scores.table(r)[
-            np.ix_(*(np.flatnonzero(allowed[v][: scores.graph.n_states[v]]) for v in scope))
-        ]
-        axes = [a for a in np.argsort(scope) if several[scope[a]]]
-        table = np.transpose(table, [*axes, *(a for a in range(len(scope)) if not several[scope[a]])])
-        tables[r] = tuple(int(scope[a]) for a in axes), table.reshape(table.shape[: len(axes)])
-    return tables
-
-
-def _eliminate(tables: _Tables, variables: Ints, allowed: Bools) -> bool:
-    """Sum variables out of the tables in place, those of smallest tables first; False once one is too large."""
-    card = allowed.sum(axis=1)
-    member: dict[int, set[int]] = {int(v): set() for v in np.flatnonzero(card > 1)}
-    for t, (scope, _) in tables.items():
-        for v in scope:
-            member[v].add(t)
-    left, fresh = {int(v) for v in variables}, max(tables) + 1
-
-    def union(v: int) -> set[int]:
-        return {u for t in member[v] for u in tables[t][0]} | {v}
-
-    size = {v: math.prod(int(card[u]) for u in union(v)) for v in left}
-    while left:
-        v = min(left, key=lambda u: (size[u], u))
-        if size[v] > _MAX_TABLE:
-            return False
-        scope = tuple(sorted(union(v)))
-        total = np.zeros([card[u] for u in scope])
-        for t in member[v]:
-            inner, table = tables.pop(t)
-            total += table.reshape([card[u] if u in inner else 1 for u in scope])
-            for u in inner:
-                if u != v:
-                    member[u].discard(t)
-        rest = tuple(u for u in scope if u != v)
-        tables[fresh] = rest, np.logaddexp.reduce(total, axis=scope.index(v))
-        left.discard(v)
-        for u in rest:
-            member[u].add(fresh)
-        for u in left.intersection(rest):
-            size[u] = math.prod(int(card[w]) for w in union(u))
-        fresh += 1
     return True
