@@ -1,6 +1,6 @@
 """`python -m potentia_studies.competition FOLDER`: problems of the UAI 2022 competition, scored by its formula.
 
-FOLDER holds `index.csv` and the models. Every problem runs in a process of its own, one after another, within the
+FOLDER holds `index.csv` and the models. Every problem runs in a separate process, one after another, within the
 memory given; a row per problem is appended to the file of rows, and problems that have one are skipped.
 """
 

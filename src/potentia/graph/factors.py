@@ -45,7 +45,7 @@ def join_factors(
 
 
 def kind_of(order: int) -> str:
-    """The kind of regions of so many variables."""
+    """The kind of regions of `order` variables."""
     return {1: "node", 2: "edge"}.get(order, f"clique{order}")
 
 

@@ -103,7 +103,7 @@ class Anytime(Inference):
     as memory and time allow give a certain upper bound, tightened by matching moments, and a proposal; importance
     samples from it give the estimate, bounds that hold with probability `confidence`, and marginals, together with
     loopy belief propagation where samples are few. See `AnytimeResult` for which bounds are certain. Ctrl-C and the
-    limits return what there is; a kernel call that is running is finished first.
+    limits return the bounds and marginals so far; a kernel call that is running is finished first.
 
     Attributes:
         time_limit: seconds of wall time, without the compilation of kernels; None for none.
@@ -130,7 +130,7 @@ class Anytime(Inference):
         observed: ArrayLike | None = None,
         start: Result | None = None,
     ) -> Result:
-        """As every method's; after Ctrl-C what there is so far, with `interrupted` set. `start` is ignored."""
+        """As every method's; after Ctrl-C the bounds so far, with `interrupted` set. `start` is ignored."""
         try:
             return super().infer(graph, theta, observed, start)
         except _Interrupted as stop:
@@ -414,7 +414,7 @@ class _Task:
     # -- the record ---------------------------------------------------------------------------------------------
 
     def result(self, interrupted: bool = False) -> AnytimeResult:
-        """What there is."""
+        """The record of bounds, estimate and marginals."""
         slack = 0.0 if self.exact else _ROUNDING * (1.0 + abs(self.upper)) + self.scores.rounding()
         certain = self.lower - slack, self.upper + slack
         lower, upper = max(certain[0], self.likely[0]), min(certain[1], self.likely[1])

@@ -45,9 +45,9 @@ def clamped(allowed: Bools, variables: Ints, states: tuple[int, ...]) -> Bools:
 def choose_cutset(
     joined: Interactions, order: Order, entries: float, work: float, seed: int
 ) -> Cutset | None:
-    """Variables in the largest cliques, one after another, until messages have at most so many entries.
+    """Variables in the largest cliques, one after another, until messages have at most `entries`.
 
-    None where all joint states together take more than `work` table entries.
+    None if all joint states together take more than `work` table entries.
     """
     chosen: list[int] = []
     free, states = joined, 1
@@ -76,7 +76,7 @@ def _heaviest(joined: Interactions, order: Order) -> int:
 def send_up_timed(
     made: EliminationPlan, values: Floats, where: Ints, clock: Clock
 ) -> tuple[Floats, Floats, float] | None:
-    """The store of tables and messages, the peaks, and the seconds it took; None where it would take too long."""
+    """The store of tables and messages, the peaks, and the seconds it took; None if it would take too long."""
     program, n = made.program, len(made.order)
     store, peaks, ones = np.empty(program.offset[-1]), np.zeros(n), np.ones(n)
     store[: len(made.entry)] = values[made.entries(where)]

@@ -209,7 +209,7 @@ class MiniBuckets:
         return 8.0 * (entries_of_messages(split) + 2 * split.largest) + 400.0 * len(split.scopes)
 
     def send(self, going: Callable[[], bool] = lambda: True) -> float | None:
-        """The bound: all messages, from the first variable to the last; None where `going()` ended it."""
+        """The bound: all messages, from the first variable to the last; None if `going()` ended it."""
         self.peaks[:] = 0.0
         for first, last in self._chunks:
             if not going():
@@ -293,7 +293,7 @@ class MiniBuckets:
 
 
 def choose_split(factors: Factors, memory: float, entries: float) -> Split:
-    """The largest mini-buckets that fit into `memory` bytes and have at most so many table entries in all."""
+    """The largest mini-buckets that fit into `memory` bytes and have at most `entries` in all."""
     best = split_buckets(factors, 1)
     for power in range(6, 31, 2):
         split = split_buckets(factors, 2**power)

@@ -100,7 +100,7 @@ def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bo
 
 
 def trials(count: int) -> Callable[[Order], bool]:
-    """For `search_orders`: so many orders."""
+    """For `search_orders`: `count` orders."""
     left = iter(range(count))
     return lambda _: next(left, None) is not None
 
