@@ -33,6 +33,8 @@ Tables = Floats | list[Floats]
 _UP, _DOWN, _ITERATION = 2.5e-9, 6e-9, 1e-8
 #: Table entries that elimination takes without looking for something better.
 _FEW = 2.0**22
+#: Variables from which belief propagation comes before an elimination order, which then takes long.
+_LARGE = 1000
 #: Shares of the time for belief propagation, for orders, and of what is then left for tightening mini-buckets.
 _MESSAGES, _ORDERS, _TIGHTEN = 0.05, 0.15, 0.4
 #: Table entries of belief propagation per second to count on, and its iterations.
@@ -187,9 +189,13 @@ class _Task:
         if not len(joined.free):
             self._decided()
             return
+        large = len(joined.free) > _LARGE
+        if large:
+            self._pass_messages()
         order = first_order(joined)
         if order.total > _FEW:
-            self._pass_messages()
+            if not large:
+                self._pass_messages()
             order = self._search_orders(joined, order)
         if self._fits(order) and self._eliminate(joined.free[order.order]):
             return
@@ -365,7 +371,8 @@ class _Task:
         counts, peak, factors = np.zeros_like(self.singles), -math.inf, buckets.factors
         squares = 0.0
         while self.samples < _LEAST_SAMPLES or (
-            self.clock.left > 0 and squares > (_PRECISION + 1.0 / self.samples) * counts[0].sum() ** 2
+            self.clock.left > 0
+            and (squares == 0.0 or squares > (_PRECISION + 1.0 / self.samples) * counts[0].sum() ** 2)
         ):
             positions, log_weight = buckets.sample(_BATCH, rng)
             top = float(log_weight.max())

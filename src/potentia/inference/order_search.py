@@ -18,6 +18,8 @@ from .elimination import Order, adjacency, follow_order
 _SPREADS = (0.0, 0.2, 0.2, 0.6)
 #: Variables above which the first order is by table size, which is found faster than by fill.
 _MANY = 20_000
+#: Table entries at which a greedy order is given up: from there on the rest is nearly complete, and slow to order.
+_HOPELESS = 2.0**80
 
 
 class Interactions(NamedTuple):
@@ -69,12 +71,18 @@ def without(joined: Interactions, gone: Bools) -> Interactions:
 
 
 def first_order(joined: Interactions) -> Order:
-    """The better of a greedy order (min-fill, weighted by states) and a breadth-first one; complete on any graph."""
+    """The better of a greedy order (min-fill, weighted by states) and a breadth-first one.
+
+    Complete on any graph: where tables get beyond all hope, the other variables follow breadth first, and the cost is
+    infinite.
+    """
     states = joined.card.astype(np.float64)
-    greedy = _greedy(joined, states, np.zeros(0), by_fill=len(states) <= _MANY)
-    if len(states) > _MANY:
-        return greedy
+    greedy = _greedy(joined, states, np.zeros(0), len(states) <= _MANY, _HOPELESS)
     walked = walk(joined.ptr, joined.neighbour)[0]
+    if len(greedy.order) < len(states):
+        rest = np.setdiff1d(walked, greedy.order, assume_unique=True)
+        order = np.concatenate([greedy.order, walked[np.isin(walked, rest)]])
+        return Order(order, np.inf, np.inf, greedy.members, greedy.width)
     # given up where one of its tables is larger than all of the greedy order's: wide orders take long
     broad = follow_order(joined.card, joined.ptr, joined.neighbour, walked, greedy.total)
     return broad if len(broad.order) == len(states) and broad.total < greedy.total else greedy
@@ -92,7 +100,7 @@ def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bo
     while going(best):
         spread = _SPREADS[trial // len(weights) % len(_SPREADS)]
         weight = weights[trial % len(weights)] * np.exp(spread * rng.standard_normal(len(states)))
-        order = _greedy(joined, weight, rng.random(len(states)), cutoff=best.total)
+        order = _greedy(joined, weight, rng.random(len(states)), cutoff=min(best.total, _HOPELESS))
         if len(order.order) == len(states) and order.total < best.total:
             best = order
         trial += 1
