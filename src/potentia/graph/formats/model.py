@@ -15,7 +15,7 @@ from ..scores import Scores
 from ..structure import Graph
 
 #: Entries of all tables of a file together, written out.
-_MAX_ENTRIES = 2**31
+_MAX_ENTRIES = 2**28
 
 
 class Model(NamedTuple):
@@ -50,8 +50,8 @@ class Factors:
         shape = tuple(self.n_states[v] for v in scope)
         self._entries += math.prod(shape)
         if self._entries > _MAX_ENTRIES:
-            raise self.error(f"with {what} the tables have more than 2^31 entries")
-        check_memory(8.0 * math.prod(shape), f"{self.path}: {what}", "use a smaller model")
+            raise self.error(f"with {what} the tables have more than 2^28 entries")
+        check_memory(32.0 * self._entries, f"{self.path}: {what}", "use a smaller model")
         return np.full(shape, value)
 
     def add(self, scope: Sequence[int], table: Floats) -> None:
