@@ -47,11 +47,7 @@ def broken(site: Path, pages: list[Path]) -> list[str]:
                 continue
             if not target.is_file():
                 found.append(f"{path}: {link}")
-            elif (
-                parts.fragment
-                and target.suffix == ".html"
-                and unquote(parts.fragment) not in parsed(target).anchors
-            ):
+            elif parts.fragment and target.suffix == ".html" and unquote(parts.fragment) not in parsed(target).anchors:
                 found.append(f"{path}: {link} (no such anchor)")
     for page in pages:
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):

@@ -18,18 +18,7 @@ TOPICS = {
     "sport": ["match", "team", "goal", "player", "season", "coach", "league", "score", "final", "stadium"],
     "money": ["bank", "market", "price", "tax", "shares", "profit", "loan", "budget", "trade", "euro"],
     "law": ["court", "judge", "trial", "appeal", "lawyer", "case", "ruling", "police", "fraud", "verdict"],
-    "health": [
-        "doctor",
-        "hospital",
-        "patient",
-        "drug",
-        "virus",
-        "clinic",
-        "trial",
-        "nurse",
-        "vaccine",
-        "cancer",
-    ],
+    "health": ["doctor", "hospital", "patient", "drug", "virus", "clinic", "trial", "nurse", "vaccine", "cancer"],
     "travel": ["flight", "hotel", "beach", "ticket", "train", "city", "tour", "guide", "border", "summer"],
 }
 COMMON = ["the", "of", "to", "and", "in", "is", "was", "for", "with", "said", "that", "it", "by", "from"]
@@ -47,10 +36,7 @@ def make_documents(n, seed=0):
         elif own[0] != "sport" and rng.random() < 0.3:
             own.append(names[rng.integers(len(names))])
         labels[i, [names.index(name) for name in own]] = 1
-        words = [
-            rng.choice(TOPICS[own[rng.integers(len(own))]] if rng.random() < 0.25 else COMMON)
-            for _ in range(30)
-        ]
+        words = [rng.choice(TOPICS[own[rng.integers(len(own))]] if rng.random() < 0.25 else COMMON) for _ in range(30)]
         texts.append(" ".join(words))
     return texts, labels, names
 
@@ -73,9 +59,7 @@ def main(n_train=600, n_test=300):
     for name, model in models.items():
         model.fit(X_train, Y_train)
         measures[name] = pt.metrics.all_measures(Y_test, model.predict(X_test))
-        shown = ", ".join(
-            f"{measure.replace('_', ' ')} {value:.3f}" for measure, value in measures[name].items()
-        )
+        shown = ", ".join(f"{measure.replace('_', ' ')} {value:.3f}" for measure, value in measures[name].items())
         print(f"{name}: {shown}")
 
     # %% What the network is sure of

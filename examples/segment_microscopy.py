@@ -34,9 +34,7 @@ def make_cells(folder: Path, n: int = 10, side: int = 96, seed: int = 0) -> None
         light = ndimage.gaussian_filter(rng.normal(size=mask.shape), side / 4) * side
         signal = ndimage.gaussian_filter(mask.astype(float), 1.0) + 0.3 * light
         values = 1000 + 400 * signal + 160 * rng.normal(size=mask.shape)
-        Image.fromarray(np.clip(values, 0, 65535).astype(np.uint16)).save(
-            folder / "images" / f"{number:02d}.png"
-        )
+        Image.fromarray(np.clip(values, 0, 65535).astype(np.uint16)).save(folder / "images" / f"{number:02d}.png")
         Image.fromarray(mask.astype(np.uint8)).save(folder / "masks" / f"{number:02d}.png")
 
 
@@ -59,9 +57,7 @@ def hold_out(source: Path, masks: Path, folder: Path) -> dict[str, tuple[Path, P
 
 def main(arguments: list[str] | None = None) -> float:
     """Train, evaluate, and predict; returns the mean IoU of the held-out images."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, help="folder of images")
     parser.add_argument("--masks", type=Path, help="folder of their masks")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder to write to")

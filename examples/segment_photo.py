@@ -87,9 +87,7 @@ def tinted(photo: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Train, draw, and return the share of wrong pixels of each model."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("scribbles.png"), help="the figure to write")
     given = parser.parse_args(arguments)
     photo = Image.fromarray(data.coffee())

@@ -82,25 +82,16 @@ def main(arguments=None):
 
     print(f"{len(crf.state_features_)} weights after {crf.n_iter_} iterations")
     for row in span_table(truth, found):
-        print(
-            f"{row['type']:>8}: precision {row['precision']:.3f}, recall {row['recall']:.3f}, F1 {row['f1']:.3f}"
-        )
+        print(f"{row['type']:>8}: precision {row['precision']:.3f}, recall {row['recall']:.3f}, F1 {row['f1']:.3f}")
     scores = span_scores(truth, found)
-    print(
-        f"     all: precision {scores['precision']:.3f}, recall {scores['recall']:.3f}, F1 {scores['f1']:.3f}"
-    )
+    print(f"     all: precision {scores['precision']:.3f}, recall {scores['recall']:.3f}, F1 {scores['f1']:.3f}")
 
     # what the model has learned, and what it is least sure of
     for (name, label), weight in sorted(crf.state_features_.items(), key=lambda item: -item[1])[:5]:
         print(f"{weight:6.2f}  {name} -> {label}")
-    sure = [
-        min(max(token.values()) for token in row) for row in crf.predict_marginals(features(test, gazetteer))
-    ]
+    sure = [min(max(token.values()) for token in row) for row in crf.predict_marginals(features(test, gazetteer))]
     doubtful = min(range(len(test)), key=sure.__getitem__)
-    print(
-        "least sure of:",
-        " ".join(f"{w}/{y}" for w, y in zip(test[doubtful][0], found[doubtful], strict=True)),
-    )
+    print("least sure of:", " ".join(f"{w}/{y}" for w, y in zip(test[doubtful][0], found[doubtful], strict=True)))
 
     crf.save(given.folder / "tagger.potentia")
     tagger = pt.load(given.folder / "tagger.potentia")

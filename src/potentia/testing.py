@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from .base.types import Floats, PotentiaError
-from .potentials.base import Potential
+from .potentials.base import Differentiable, Potential
 from .potentials.inputs import Inputs
-from .potentials.mlp import Differentiable
 
 Factory = Callable[[], Potential]
 
@@ -171,9 +170,7 @@ def _check_weights(factory: Factory, rows: _Rows) -> None:
     absent = replace(rows, weight=weight).on(factory()).scores(rows.x)
     keep = weight > 0
     part = _Rows(rows.x[keep], rows.y[keep], rows.bias[keep], weight[keep])
-    assert np.array_equal(absent, part.on(factory()).scores(rows.x)), (
-        "A row of weight 0 must be as if absent."
-    )
+    assert np.array_equal(absent, part.on(factory()).scores(rows.x)), "A row of weight 0 must be as if absent."
 
 
 def _check_copies(factory: Factory, rows: _Rows) -> None:
@@ -198,9 +195,7 @@ def _check_seed(factory: Factory, rows: _Rows) -> None:
     first, second = factory(), factory()
     for _ in range(2):
         a, b = rows.on(first).scores(rows.x), rows.on(second).scores(rows.x)
-        assert np.array_equal(a, b), (
-            "Equal potentials fitted alike must be equal: take randomness from a seed."
-        )
+        assert np.array_equal(a, b), "Equal potentials fitted alike must be equal: take randomness from a seed."
 
 
 def _check_saving(factory: Factory, rows: _Rows) -> None:

@@ -43,9 +43,7 @@ def noise(n: int, side: int) -> Iterator[pt.Example]:
 
 def fit(data: Any, steps: int, client: Client) -> tuple[float, list[float], list[dict[str, Any]]]:
     """Seconds, CPU seconds of every worker, and the history."""
-    learner = pt.IteratedLogistic(
-        iterations=steps, sweeps=SWEEPS, tol=0.0, solver="direct", track_error=False
-    )
+    learner = pt.IteratedLogistic(iterations=steps, sweeps=SWEEPS, tol=0.0, solver="direct", track_error=False)
     before, start = client.run(time.process_time), time.perf_counter()
     with pt.cluster(client):
         crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(data)
@@ -56,10 +54,7 @@ def fit(data: Any, steps: int, client: Client) -> tuple[float, list[float], list
 def measured(folder: Path, small: Any, n_variables: int, steps: int, n_workers: int) -> dict[str, Any]:
     """A row: both fits of the large data set, and the fit of the small one."""
     options = {"threads_per_worker": 1, "dashboard_address": ":0", "silence_logs": logging.CRITICAL}
-    with (
-        LocalCluster(n_workers=n_workers, processes=True, **options) as processes,
-        Client(processes) as client,
-    ):
+    with LocalCluster(n_workers=n_workers, processes=True, **options) as processes, Client(processes) as client:
         fit(small, 2, client)  # loads the kernels
         _, _, rounds = fit(small, 20, client)
         short, long = (fit(pt.parts(folder), n, client) for n in (1, 1 + steps))
@@ -81,9 +76,7 @@ def measured(folder: Path, small: Any, n_variables: int, steps: int, n_workers: 
 
 def main() -> None:
     """One worker, then two."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=60)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")

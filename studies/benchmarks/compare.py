@@ -43,9 +43,7 @@ def main():
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         old = Path(folder) / "old"
-        subprocess.run(
-            ["git", "worktree", "add", "-q", "--detach", old, arguments.commit], check=True, cwd=ROOT
-        )
+        subprocess.run(["git", "worktree", "add", "-q", "--detach", old, arguments.commit], check=True, cwd=ROOT)
         try:
             runs = {"old": [], "new": []}
             for _ in range(arguments.rounds):
@@ -55,9 +53,7 @@ def main():
             subprocess.run(["git", "worktree", "remove", "--force", old], check=True, cwd=ROOT)
     for line in [line for line in runs["old"][0] if line in runs["new"][0]]:
         before, after = (median(run[line] for run in runs[name]) for name in ("old", "new"))
-        print(
-            f"{after / before:6.2f}{' *' if after > 1.1 * before else '  '} {before:12.4g} {after:12.4g}  {line}"
-        )
+        print(f"{after / before:6.2f}{' *' if after > 1.1 * before else '  '} {before:12.4g} {after:12.4g}  {line}")
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ def demo(programs: Path, folder: Path) -> dict[str, float]:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     start, cpu, found = time.perf_counter(), 0.0, {}
     command = [programs / "potentia", "demo", "--out", folder / "demo"]
-    with subprocess.Popen(
-        command, env=clean, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as run:
+    with subprocess.Popen(command, env=clean, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         while run.poll() is None:
             cpu = cpu_seconds(run.pid)
             if not found and rows.exists() and rows.stat().st_size:
@@ -69,9 +67,7 @@ def demo(programs: Path, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Install, measure, print the row."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the row as a line of JSON")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

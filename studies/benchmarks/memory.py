@@ -57,9 +57,7 @@ def fit_images(folder: str, parts_in_memory: str, entries: str, out: str) -> dic
     fitted(list(noise(1, SIDE)))
     before, start, resident = peak(), time.perf_counter(), int(parts_in_memory)
     files = pt.parts(folder, resident=max(resident, 1))
-    crf = fitted(
-        files if resident else pt.parts([e for part in files for e in part], part_entries=int(entries))
-    )
+    crf = fitted(files if resident else pt.parts([e for part in files for e in part], part_entries=int(entries)))
     np.savez(out, **{kind: potential.coef_ for kind, potential in crf.potentials_.items()})
     return {"seconds": time.perf_counter() - start, "before_mib": before, "peak_mib": peak() - before}
 
@@ -104,8 +102,7 @@ def out_of_core(mib: float, budget: float, folder: Path) -> list[dict[str, Any]]
         paths = pt.write_parts(noise(n_images, SIDE), data, part_entries=per_part * ENTRIES)
         outs = [folder / f"{resident}-{name}.npz" for name in ("files", "memory")]
         own, held = (
-            child("images", data, n, per_part * ENTRIES, out)
-            for n, out in zip((resident, 0), outs, strict=True)
+            child("images", data, n, per_part * ENTRIES, out) for n, out in zip((resident, 0), outs, strict=True)
         )
         files, memory = (dict(np.load(out)) for out in outs)
         rows.append(
@@ -143,9 +140,7 @@ def sequences(folder: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """All rows."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=float, default=1024)
     parser.add_argument("--budget", type=float, default=200)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import potentia as pt
-from potentia.base.threads import using_threads
+from potentia.base.resources import using_threads
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from torch_twin import MessagePassingTwin
@@ -111,9 +111,7 @@ def grids(side: int, n_states: int, dtype: torch.dtype, repeats: int) -> dict[st
 
 def main() -> None:
     """All sizes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="threads of both (default 1)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
@@ -122,9 +120,7 @@ def main() -> None:
     torch.manual_seed(0)
     with using_threads(given.threads):
         rows = [chains(*sizes, 16 * given.repeats) for sizes in CHAINS]
-        rows += [
-            grids(*sizes, dtype, given.repeats) for sizes in GRIDS for dtype in (torch.float64, torch.float32)
-        ]
+        rows += [grids(*sizes, dtype, given.repeats) for sizes in GRIDS for dtype in (torch.float64, torch.float32)]
     if given.out:
         given.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
 

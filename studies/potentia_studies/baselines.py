@@ -13,10 +13,20 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
 
-from potentia.base.options import check_choice, check_count, check_number, check_positive, check_type
 from potentia.base.saving import SavedFunction
-from potentia.base.schema import Array, Kind, Rule, Schema, Size, prefixed
-from potentia.base.types import Floats, Ints, PotentiaError, whole_numbers
+from potentia.base.schema import Array, Kind, Rule, Schema, Size
+from potentia.base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+    check_type,
+    prefixed,
+    whole_numbers,
+)
 from potentia.features.example import Example
 from potentia.graph.structure import Graph
 from potentia.graph.union import Union
@@ -25,8 +35,8 @@ from potentia.learn.max_margin import MaxMargin
 from potentia.models.crf import CRF
 from potentia.models.multilabel.base import FitTask, MultiLabelClassifier
 from potentia.models.multilabel.inputs import check_classifier, check_seed
-from potentia.models.multilabel.rows import rows_by_label
-from potentia.models.multilabel.selection import given_order
+from potentia.models.multilabel.machine import rows_by_label
+from potentia.models.multilabel.network import check_order
 from potentia.potentials.linear import Linear
 
 
@@ -76,7 +86,7 @@ class ClassifierChain(MultiLabelClassifier):
     def _fit(self, task: FitTask) -> None:
         order = self.order
         if order is not None and not isinstance(order, str):
-            order = given_order(order, task.signs.shape[1], None)
+            order = check_order(order, task.signs.shape[1])
         self.chain_ = self._chain(self.estimator, order).fit(task.X, (task.signs > 0).astype(np.int64))
 
     def _chain(self, estimator: Any, order: Any) -> SklearnChain:
@@ -91,20 +101,14 @@ class ClassifierChain(MultiLabelClassifier):
         for row, link in zip(coef, links, strict=True):
             row[: link.coef_.shape[1]] = link.coef_[0]
         intercept = np.concatenate([link.intercept_ for link in links])
-        return {
-            "coef": coef,
-            "intercept": intercept,
-            "places": np.asarray(self.chain_.order_, dtype=np.int64),
-        }
+        return {"coef": coef, "intercept": intercept, "places": np.asarray(self.chain_.order_, dtype=np.int64)}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         if not saved["V"]:
             return
         d, V = saved["n_features"], saved["V"]
         # fitting on anything sets the bookkeeping; the weights are then put back
-        self.chain_ = self._chain(None, saved["places"]).fit(
-            np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1)
-        )
+        self.chain_ = self._chain(None, saved["places"]).fit(np.zeros((2, d)), np.repeat([[0], [1]], V, axis=1))
         for k, link in enumerate(self.chain_.estimators_):
             link.coef_, link.intercept_ = saved["coef"][k : k + 1, : d + k], saved["intercept"][k : k + 1]
 
@@ -138,8 +142,7 @@ class LabelPowerset(MultiLabelClassifier):
                     and all(0 < n < len(saved["labellings"]) for n in np.sum(saved["labellings"] > 0, axis=0))
                     and saved["coef"] is not None
                     and saved["intercept"] is not None
-                    and len(saved["coef"])
-                    == (1 if len(saved["labellings"]) == 2 else len(saved["labellings"]))
+                    and len(saved["coef"]) == (1 if len(saved["labellings"]) == 2 else len(saved["labellings"]))
                 )
             ),
             "are inconsistent",

@@ -74,9 +74,7 @@ def originals(quick: bool, noise: float, seed: int) -> list[Original]:
     """The noisy image whose marginals rows keep, and the truth."""
     example = _examples("test", noise, seed)[0]
     size = grid_size(example)
-    return [
-        (np.asarray(example.features["node"][:, 1]).reshape(size), np.asarray(example.labels).reshape(size))
-    ]
+    return [(np.asarray(example.features["node"][:, 1]).reshape(size), np.asarray(example.labels).reshape(size))]
 
 
 def tables(rows: Rows) -> list[Table]:
@@ -87,12 +85,8 @@ def tables(rows: Rows) -> list[Table]:
         entries = {}
         for row in rows:
             loss, noise = row["cell"]["loss"], row["cell"]["noise"]
-            entries[loss, noise] = (
-                f"{row[f'{part}_error']:.3f} / {PAPER[loss][NOISE.index(noise)][place]:.3f}"
-            )
-        found.append(
-            matrix(f"Berkeley denoising, {part} error (ours / paper)", ["loss"], lines, columns, entries)
-        )
+            entries[loss, noise] = f"{row[f'{part}_error']:.3f} / {PAPER[loss][NOISE.index(noise)][place]:.3f}"
+        found.append(matrix(f"Berkeley denoising, {part} error (ours / paper)", ["loss"], lines, columns, entries))
     return found
 
 

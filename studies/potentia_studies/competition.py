@@ -150,11 +150,7 @@ def _method(arguments: argparse.Namespace, graph: pt.Graph) -> Any:
         return pt.Anytime(time_limit=3600.0, memory=arguments.memory)
     if arguments.method == "anytime":
         return pt.Anytime(
-            time_limit=None,
-            cpu_limit=arguments.seconds,
-            threads=1,
-            memory=arguments.memory,
-            seed=arguments.seed,
+            time_limit=None, cpu_limit=arguments.seconds, threads=1, memory=arguments.memory, seed=arguments.seed
         )
     return _Plain()
 

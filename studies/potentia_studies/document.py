@@ -53,11 +53,7 @@ def fill(page: str, root: Path) -> str:
     def part(found: re.Match[str]) -> str:
         opening, kind, names, closing = found.groups()
         made = _TABLES[kind](names, root)
-        return (
-            opening + "".join(f"\n{markdown(table)}\n" for table in made) + f"\n{closing}"
-            if made
-            else found[0]
-        )
+        return opening + "".join(f"\n{markdown(table)}\n" for table in made) + f"\n{closing}" if made else found[0]
 
     return _VALUE.sub(lambda found: found[1] + value(found[2], root) + found[3], _PART.sub(part, page))
 

@@ -67,9 +67,7 @@ def image_figure(strips: Sequence[Strip], width: float = 1.5) -> Figure | None:
     found = [line for strip in strips for line in _wrapped(strip)]
     shares = [strip[0][1].shape[0] / strip[0][1].shape[1] for strip in found]
     columns = max(map(len, found))
-    figure, axes = panels(
-        len(found), columns, (width, width * sum(shares) / len(shares) + 0.25), height_ratios=shares
-    )
+    figure, axes = panels(len(found), columns, (width, width * sum(shares) / len(shares) + 0.25), height_ratios=shares)
     for line, strip in zip(axes, found, strict=True):
         for ax in line:
             ax.set_axis_off()

@@ -33,9 +33,7 @@ def learner_of(cell: Cell) -> pt.MarginalRisk:
     threshold = cell["threshold"]
     back = pt.gradients.BackPropagation(threshold, _MOST)
     gradient = back if cell["gradient"] == "backpropagation" else pt.gradients.Perturbation()
-    return pt.MarginalRisk(
-        "univariate_logistic", pt.TRW(iterations=_MOST, tol=threshold), gradient, **options
-    )
+    return pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=_MOST, tol=threshold), gradient, **options)
 
 
 def load(quick: bool) -> CellData:
@@ -109,11 +107,5 @@ def _cells(rounds: tuple[int, ...], thresholds: tuple[float, ...]) -> list[Cell]
 
 
 STUDY = Study(
-    "fitting-speed",
-    _cells(ROUNDS, THRESHOLDS),
-    _cells((5,), (1e-2,)),
-    run,
-    tables,
-    {"fitting_speed": draw},
-    load,
+    "fitting-speed", _cells(ROUNDS, THRESHOLDS), _cells((5,), (1e-2,)), run, tables, {"fitting_speed": draw}, load
 )

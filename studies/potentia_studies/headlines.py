@@ -101,9 +101,7 @@ def speed(root: Path) -> list[Table]:
     """Forward sweeps of TRW beside their floors."""
     rows = bench_rows(root)
     exp = next(row["numpy_exp_ns"] for row in rows if row["part"] == "machine")
-    found = {
-        (r["graph"], r["asked_threads"]): r for r in rows if r["part"] == "sweep" and r["method"] == "TRW"
-    }
+    found = {(r["graph"], r["asked_threads"]): r for r in rows if r["part"] == "sweep" and r["method"] == "TRW"}
     lines = []
     for graph in _GRAPHS:
         one, two = found[graph, 1], found[graph, 2]

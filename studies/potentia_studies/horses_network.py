@@ -62,9 +62,7 @@ class HorseImages:
     @cached_property
     def alone(self) -> Any:
         """The U-Net trained on without a CRF."""
-        return _fit(
-            copy.deepcopy(self.first).set_params(**self.network(MORE, RATE / 2).get_params()), self.train
-        )
+        return _fit(copy.deepcopy(self.first).set_params(**self.network(MORE, RATE / 2).get_params()), self.train)
 
 
 def _inputs(examples: Sequence[pt.Example]) -> Inputs:
@@ -137,9 +135,7 @@ def _network_error(network: Any, examples: Sequence[pt.Example]) -> float:
 
 def _scored(network: Any, examples: Sequence[pt.Example]) -> list[pt.Example]:
     """The examples with a network's scores as features of pixels."""
-    scores = np.split(
-        network.scores(_inputs(examples)), np.cumsum([e.graph.n_variables for e in examples])[:-1]
-    )
+    scores = np.split(network.scores(_inputs(examples)), np.cumsum([e.graph.n_variables for e in examples])[:-1])
     return [
         pt.Example(e.graph, {**e.features, "node": own}, e.labels, name=e.name)
         for e, own in zip(examples, scores, strict=True)

@@ -23,10 +23,7 @@ def tables(own: IlrSet, rows: Rows) -> list[Table]:
     squares = _plain(rows)
     place = {name: k for k, name in enumerate(CLASSES)}
     found = []
-    for key, part, paper in (
-        ("test_error", "test", own.paper_test),
-        ("train_error", "training", own.paper_train),
-    ):
+    for key, part, paper in (("test_error", "test", own.paper_test), ("train_error", "training", own.paper_train)):
         entries = {(a, b): f"{r[key]:.4f} / {paper[place[a]][place[b]]:.3f}" for (a, b), r in squares.items()}
         found.append(_square(f"{own.title}, {part} (ours / paper)", entries))
     efforts = {pair: f"{row['iterations']}, {row['seconds']:.0f} s" for pair, row in squares.items()}
@@ -58,11 +55,7 @@ def _modes(rows: Rows) -> Table:
 
 def _boosted(rows: Rows) -> list[Row]:
     """Boosting nodes with boosting pairs, trained jointly, by epsilon."""
-    both = [
-        r
-        for r in rows
-        if r["cell"]["node"] == r["cell"]["edge"] == "boosting" and r["cell"]["mode"] == "joint"
-    ]
+    both = [r for r in rows if r["cell"]["node"] == r["cell"]["edge"] == "boosting" and r["cell"]["mode"] == "joint"]
     return sorted(both, key=lambda r: float(r["cell"]["epsilon"]))
 
 

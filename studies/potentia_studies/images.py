@@ -15,7 +15,7 @@ from potentia.app.image_stages import n_drawn
 from potentia.app.images import train
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.app.training import Run
-from potentia.metrics.segmentation import boundary_counts, confusion_matrix, segmentation_scores
+from potentia.metrics import boundary_counts, confusion_matrix, segmentation_scores
 
 from .study import Rows, Study
 
@@ -40,17 +40,10 @@ class _Set(NamedTuple):
 
 
 SETS = {
-    "nuclei": _Set(
-        lambda split: pt.datasets.nuclei(split=split), pt.datasets.NUCLEI_CLASSES, (20, 10), (3, 1)
-    ),
-    "horses": _Set(
-        lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (60, 30), (6, 3)
-    ),
+    "nuclei": _Set(lambda split: pt.datasets.nuclei(split=split), pt.datasets.NUCLEI_CLASSES, (20, 10), (3, 1)),
+    "horses": _Set(lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (60, 30), (6, 3)),
     "backgrounds": _Set(
-        lambda split: pt.datasets.stanford_backgrounds(split=split),
-        pt.datasets.BACKGROUND_CLASSES,
-        (80, 40),
-        (6, 3),
+        lambda split: pt.datasets.stanford_backgrounds(split=split), pt.datasets.BACKGROUND_CLASSES, (80, 40), (6, 3)
     ),
 }
 METHODS = ("potentia", "forest")
@@ -110,11 +103,7 @@ def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarr
             mask = np.where(labelled.labels < 0, 255, labelled.labels).astype(np.uint8)
             Image.fromarray(mask).save(folder / "masks" / f"{labelled.name}.png")
         pipeline, facts = train(
-            folder / "images",
-            folder / "masks",
-            void="255",
-            pixels=_limit(quick),
-            run=Run(seed=seed),
+            folder / "images", folder / "masks", void="255", pixels=_limit(quick), run=Run(seed=seed)
         )
     codes = np.array(pipeline.classes.codes)
     return lambda image: codes[pipeline.predict(image)], {"pixel_loss": facts["pixel_loss"]}
@@ -156,13 +145,9 @@ def tables(rows: Rows) -> list[Table]:
         Column("boundary F1", "test_mean_boundary_f1", number),
         Column("processor seconds of training", "training_seconds", "{:.0f}".format),
     ]
-    ordered = sorted(
-        rows, key=lambda row: (list(SETS).index(row["cell"]["set"]), METHODS.index(row["cell"]["method"]))
-    )
+    ordered = sorted(rows, key=lambda row: (list(SETS).index(row["cell"]["set"]), METHODS.index(row["cell"]["method"])))
     lines = [row | {"set": row["cell"]["set"], "method": row["cell"]["method"]} for row in ordered]
-    return [
-        Table("The image command with defaults, and a random forest on multi-scale filters", columns, lines)
-    ]
+    return [Table("The image command with defaults, and a random forest on multi-scale filters", columns, lines)]
 
 
 _CELLS = grid(set=tuple(SETS), method=METHODS)

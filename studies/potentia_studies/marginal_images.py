@@ -132,9 +132,7 @@ class SegmentationSet:
             for part in ("test", "train"):
                 if shown or keys is theirs:
                     title = f"{self.title}, {part} error{note}"
-                    found.append(
-                        matrix(title, ["loss", "inference"], lines, columns, self._entries(shown, part))
-                    )
+                    found.append(matrix(title, ["loss", "inference"], lines, columns, self._entries(shown, part)))
         return found
 
     def _entries(self, rows: Rows, part: str) -> dict[tuple[Any, Any], str]:

@@ -88,8 +88,7 @@ def run(cell: Cell, data: Samples) -> Row:
 def fitted(loss: str, example: pt.Example) -> pt.CRF:
     """Trained with exact inference and its gradient."""
     return train(
-        pt.MarginalRisk(loss, pt.Exact(), ridge=_RIDGE, iterations=100, tol=1e-3, track_error=False),
-        [example],
+        pt.MarginalRisk(loss, pt.Exact(), ridge=_RIDGE, iterations=100, tol=1e-3, track_error=False), [example]
     )
 
 
@@ -99,10 +98,7 @@ def _example_marginals(cell: Cell, model: pt.CRF, y: Ints, length: int) -> dict[
     given = {length + i: int(state) for i, state in enumerate(y[0])}
     exact = pt.Exact().infer(joint_model(length), theta, observed=given).variable_marginals[:length, 1]
     predicted = model.predict_marginals([chains(np.zeros_like(y), y)])[0][:, 1]
-    return {
-        "exact": np.roll(exact, cell["shift"]).round(4).tolist(),
-        "predicted": predicted.round(4).tolist(),
-    }
+    return {"exact": np.roll(exact, cell["shift"]).round(4).tolist(), "predicted": predicted.round(4).tolist()}
 
 
 def means(rows: Rows) -> dict[tuple[int, str], Floats]:

@@ -19,7 +19,7 @@ from sklearn.svm import SVC, LinearSVC
 import potentia as pt
 from potentia.app.report.rows import Cell, Row, Table, grid
 from potentia.features.datasets import MULTILABEL_SETS
-from potentia.models.multilabel.rows import median_width
+from potentia.models.multilabel.hinge import median_width
 
 from . import baselines
 from .study import Rows, Study, matrix

@@ -53,9 +53,7 @@ def gradient_errors(cell: Cell, number: int) -> Floats:
         return np.concatenate([np.ravel(slopes["node"]), np.ravel(slopes["edge"])])
 
     truth = gradient(pt.gradients.Truncated())
-    off = [
-        [np.abs(gradient(pt.gradients.Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES
-    ]
+    off = [[np.abs(gradient(pt.gradients.Perturbation(n, m)) - truth).max() for m in MULTIPLIERS] for n in SIDES]
     found: Floats = np.array(off) / np.abs(truth).max()
     return found
 
@@ -65,9 +63,7 @@ def tables(rows: Rows) -> list[Table]:
     columns = [Column("inference", "inference"), Column("strength s", "strength", str)]
     columns += [Column(f"{s}-sided, m = 1 (best m)", str(s), str) for s in SIDES]
     at = MULTIPLIERS.index(1.0)
-    lines = [
-        row["cell"] | {n: f"{e[at]:.1e} ({min(e):.1e})" for n, e in row["errors"].items()} for row in rows
-    ]
+    lines = [row["cell"] | {n: f"{e[at]:.1e} ({min(e):.1e})" for n, e in row["errors"].items()} for row in rows]
     return [Table("Largest error of a perturbed gradient, relative (figure 3)", columns, lines)]
 
 

@@ -90,11 +90,7 @@ def tables(rows: Rows) -> list[Table]:
         m: sorted((np.mean(v) for s, v in by.items() if s not in VARIANTS), reverse=m != "hamming_loss")
         for m, by in values.items()
     }
-    columns = [
-        Column("system", "system"),
-        Column("what it is", "title"),
-        Column("candidates", "candidates", str),
-    ]
+    columns = [Column("system", "system"), Column("what it is", "title"), Column("candidates", "candidates", str)]
     columns += [Column(m.replace("_", " "), m, str) for m in pt.metrics.MEASURES]
     lines: list[dict[str, Any]] = []
     for name in (n for n in SYSTEMS if n in values["exact_match"]):

@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
-from potentia.models.multilabel.bounds import states_below
+from potentia.models.multilabel.lmsbn import states_below
 from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
 
@@ -213,9 +213,7 @@ def draw(rows: Rows, originals: Originals) -> Figure:
         name = f"{row['rows']} rows" if row["rows"] else "untrained"
         right.plot(row["bounds"], row["certain"], color=f"C{number}", label=name)
         right.plot(row["bounds"], row["guaranteed"], color=f"C{number}", linestyle=":")
-    right.set(
-        xscale="log", xlabel="S", ylabel="share of rows certain (dotted: Theorem 9)", ylim=(-0.02, 1.02)
-    )
+    right.set(xscale="log", xlabel="S", ylabel="share of rows certain (dotted: Theorem 9)", ylim=(-0.02, 1.02))
     for ax in (left, right):
         ax.legend(fontsize=8)
     return figure
@@ -228,11 +226,5 @@ def _cells(labels: tuple[int, ...], sizes: tuple[int, ...]) -> list[Cell]:
 
 
 STUDY = Study(
-    "search-speed",
-    _cells(LABELS, SIZES),
-    _cells((5, 10, 20), (10, 100)),
-    run,
-    tables,
-    {"search_speed": draw},
-    load,
+    "search-speed", _cells(LABELS, SIZES), _cells((5, 10, 20), (10, 100)), run, tables, {"search_speed": draw}, load
 )

@@ -59,9 +59,7 @@ class Study:
     def reproduce(self, quick: bool, out: Path, say: Say = lambda text: None, full: bool = False) -> Rows:
         """Run the cells that have no row in out/rows.jsonl yet, draw all figures, and return all rows."""
         load = lru_cache(1)(self.load)  # cells of the same data follow one another
-        rows = run_cells(
-            self.all_cells(quick, full), lambda cell: self.run(cell, load(*self._choice(cell))), out, say
-        )
+        rows = run_cells(self.all_cells(quick, full), lambda cell: self.run(cell, load(*self._choice(cell))), out, say)
         for name, figure in self.figures.items():
             drawn = figure(rows, self.originals_of)
             if drawn is not None:
@@ -97,12 +95,9 @@ def matrix(
     entries: Mapping[tuple[Any, Any], str],
 ) -> Table:
     """A table of entries by (line, column); lines and columns are shown in order, under `heads` and their names."""
-    shown = [Column(head, head) for head in heads] + [
-        Column(text, str(k), str) for k, text in columns.items()
-    ]
+    shown = [Column(head, head) for head in heads] + [Column(text, str(k), str) for k, text in columns.items()]
     body = [
-        dict(zip(heads, names, strict=True))
-        | {str(k): entries[key, k] for k in columns if (key, k) in entries}
+        dict(zip(heads, names, strict=True)) | {str(k): entries[key, k] for k in columns if (key, k) in entries}
         for key, names in lines.items()
     ]
     return Table(title, shown, body)

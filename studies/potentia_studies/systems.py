@@ -17,8 +17,8 @@ from sklearn.svm import SVC
 import potentia as pt
 from potentia.app.report.rows import Row, grid
 from potentia.models.multilabel.base import MultiLabelClassifier
-from potentia.models.multilabel.selection import splits
-from potentia.models.multilabel.thresholds import Measure
+from potentia.models.multilabel.independent import Measure
+from potentia.models.multilabel.network import splits
 
 from . import baselines
 
@@ -50,10 +50,7 @@ _KERNEL_MACHINE: Grid = {
     "gamma": (0.02, 0.04, 0.08, 0.16),
     "eta0": (100.0, 1000.0, 10000.0),
 }
-_LINEAR_NETWORK: Grid = {
-    "alpha": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3),
-    "label_scale": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0),
-}
+_LINEAR_NETWORK: Grid = {"alpha": (1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3), "label_scale": (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)}
 _KERNEL_NETWORK: Grid = {
     "alpha": (1e-4, 3e-4, 1e-3),
     "gamma": (0.04, 0.06, 0.08),
@@ -90,9 +87,7 @@ class System:
         return found
 
 
-def _tuned(
-    inner: Callable[..., MultiLabelClassifier], measure: Measure
-) -> Callable[..., MultiLabelClassifier]:
+def _tuned(inner: Callable[..., MultiLabelClassifier], measure: Measure) -> Callable[..., MultiLabelClassifier]:
     return lambda **options: pt.multilabel.ThresholdClassifier(inner(**options), measure=measure)
 
 
@@ -104,15 +99,11 @@ _INDEPENDENT = partial(pt.multilabel.IndependentClassifiers, kernel="rbf")
 _NETWORK = partial(pt.LMSBN, kernel="rbf")
 SYSTEMS = {
     "BCk": System("independent, RBF", _INDEPENDENT, _KERNEL),
-    "powersetk": System(
-        "label powerset, RBF", lambda C, gamma: baselines.LabelPowerset(SVC(C=C, gamma=gamma)), _SVC
-    ),
+    "powersetk": System("label powerset, RBF", lambda C, gamma: baselines.LabelPowerset(SVC(C=C, gamma=gamma)), _SVC),
     "TSBC-exact": System(
         "independent, RBF, thresholds for exact match", _tuned(_INDEPENDENT, "exact_match"), like="BCk"
     ),
-    "TSBC-macro": System(
-        "independent, RBF, thresholds for macro F", _tuned(_INDEPENDENT, "f_macro"), like="BCk"
-    ),
+    "TSBC-macro": System("independent, RBF, thresholds for macro F", _tuned(_INDEPENDENT, "f_macro"), like="BCk"),
     "BCl": System("independent, linear", pt.multilabel.IndependentClassifiers, _LINEAR),
     "powerset": System("label powerset, logistic", _logistic(baselines.LabelPowerset), _POWERSET),
     "chain": System("classifier chain, logistic", _logistic(baselines.ClassifierChain), _CHAIN),
@@ -125,12 +116,8 @@ SYSTEMS = {
     "LMSBNkf": System("LMSBN, RBF, F-score order", _NETWORK, _KERNEL_NETWORK),
     "LMSBNkf-greedy": System("the same, decoded greedily", _NETWORK, greedy=True, like="LMSBNkf"),
     "LMSBNkl": System("LMSBN, RBF, learned order", partial(_NETWORK, order="learned"), like="LMSBNkf"),
-    "LMSBNkf-macro": System(
-        "LMSBN, RBF, thresholds for macro F", _tuned(_NETWORK, "f_macro"), like="LMSBNkf"
-    ),
-    "LMSBNkf-exact": System(
-        "LMSBN, RBF, thresholds for exact match", _tuned(_NETWORK, "exact_match"), like="LMSBNkf"
-    ),
+    "LMSBNkf-macro": System("LMSBN, RBF, thresholds for macro F", _tuned(_NETWORK, "f_macro"), like="LMSBNkf"),
+    "LMSBNkf-exact": System("LMSBN, RBF, thresholds for exact match", _tuned(_NETWORK, "exact_match"), like="LMSBNkf"),
 }
 
 
@@ -148,11 +135,7 @@ def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
 
 
 def evaluate(
-    system: System,
-    data: pt.datasets.MultiLabelData,
-    options: dict[str, Any],
-    seed: int,
-    skip: Sequence[int] = (),
+    system: System, data: pt.datasets.MultiLabelData, options: dict[str, Any], seed: int, skip: Sequence[int] = ()
 ) -> Row:
     """Train on all training rows, and measure on test rows (without the labels to skip)."""
     kept = np.setdiff1d(np.arange(data.Y_train.shape[1]), skip)

@@ -17,9 +17,7 @@ def run(cell: Cell, data: None) -> Row:
 
 def _command(cell: Cell) -> Row:
     folder, name = pt.datasets.data_folder(None) / "sequences", TOKENS[cell["data"]]
-    pipeline, facts = sequences.train(
-        folder / f"{name}_train.tsv.gz", iterations=3 if cell["quick"] else None
-    )
+    pipeline, facts = sequences.train(folder / f"{name}_train.tsv.gz", iterations=3 if cell["quick"] else None)
     scores = pipeline.evaluate_files(folder / f"{name}_test.tsv.gz", count_unknown=True)
     return {key: facts[key] for key in ("iterations", "objective", "scheme")} | scores
 
@@ -48,18 +46,13 @@ def tables(rows: Rows) -> list[Table]:
     ]  # fmt: skip
     return [
         Table("`potentia train --sequences`", scores, part_rows(rows, "command")),
-        Table(
-            "`ChainCRF` beside CRFsuite, to the same objective, one thread", speeds, part_rows(rows, "speed")
-        ),
+        Table("`ChainCRF` beside CRFsuite, to the same objective, one thread", speeds, part_rows(rows, "speed")),
     ]
 
 
 STUDY = Study(
     "sequences",
-    [
-        *grid(part=("command",), data=tuple(TOKENS)),
-        *grid(part=("speed",), data=(*TOKENS, GENERATED)),
-    ],
+    [*grid(part=("command",), data=tuple(TOKENS)), *grid(part=("speed",), data=(*TOKENS, GENERATED))],
     grid(part=("command",), data=("WNUT-17",)),
     run,
     tables,

@@ -99,9 +99,7 @@ def _out_of_core(key: str, show: str, root: Path, resident: int = 2) -> str:
 
 def _client(key: str, root: Path, place: int) -> str:
     """Of the command that trains on the smallest or the largest file."""
-    rows = sorted(
-        (row for row in bench_rows(root) if row["part"] == "client memory"), key=lambda row: row["file_mib"]
-    )
+    rows = sorted((row for row in bench_rows(root) if row["part"] == "client memory"), key=lambda row: row["file_mib"])
     return f"{rows[place][key]:.0f}"
 
 
@@ -109,9 +107,7 @@ VALUES: dict[str, Callable[[Path], str]] = {
     "over a plain loop, 2 states": partial(_over_plain, graph="200x300, 2 states"),
     "over a plain loop, 8 states": partial(_over_plain, graph="48x64, 8 states"),
     "over a plain loop, 21 states": partial(_over_plain, graph="100x100, 21 states"),
-    "over a plain loop, 64 states, shared": partial(
-        _over_plain, graph="96x72, 64 states", scores="shared table"
-    ),
+    "over a plain loop, 64 states, shared": partial(_over_plain, graph="96x72, 64 states", scores="shared table"),
     "over a plain loop, 64 states, Potts": partial(_over_plain, graph="96x72, 64 states", scores="Potts"),
     "installed MB": partial(_first_run, "installed_mb", 50),
     "first model": partial(_first_run, "first_model_cpu_seconds", 1),

@@ -42,17 +42,10 @@ def test_every_method_runs_and_shows_a_table(model, method, capsys):
 def test_evidence_and_result_files(model, tmp_path, capsys):
     evidence = tmp_path / "chain.uai.evid"
     evidence.write_text("1 0 0\n")
-    assert (
-        main(["infer", str(model), "--evidence", str(evidence), "--out", str(tmp_path / "out"), "--json"])
-        == 0
-    )
+    assert main(["infer", str(model), "--evidence", str(evidence), "--out", str(tmp_path / "out"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["value"] == pytest.approx(np.log(9))
-    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
-        "chain.uai.MAP",
-        "chain.uai.MAR",
-        "chain.uai.PR",
-    ]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["chain.uai.MAP", "chain.uai.MAR", "chain.uai.PR"]
     written = pt.uai.read_result(tmp_path / "out" / "chain.uai.PR")
     assert written.log10_partition == pytest.approx(np.log10(9))
 
@@ -62,18 +55,7 @@ def test_tasks_of_the_competition_write_its_files(model, tmp_path, capsys):
     query.write_text("2 0 2\n")
     for task, more in (("pr", []), ("mar", []), ("map", []), ("mmap", ["--query", str(query)])):
         out = tmp_path / task
-        arguments = [
-            "infer",
-            str(model),
-            "--task",
-            task,
-            "--seconds",
-            "5",
-            "--out",
-            str(out),
-            "--json",
-            *more,
-        ]
+        arguments = ["infer", str(model), "--task", task, "--seconds", "5", "--out", str(out), "--json", *more]
         assert main(arguments) == 0
         facts = json.loads(capsys.readouterr().out)
         assert [p.name for p in out.iterdir()] == facts["files"] == [f"chain.uai.{task.upper()}"]

@@ -59,9 +59,7 @@ def test_options_may_be_shortened(tmp_path, capsys):
     ],
 )
 def test_bash_completes(words, found, capsys):
-    asked = (
-        f"COMP_WORDS=(potentia {' '.join(words)}); COMP_CWORD={len(words)}; _potentia; echo ${{COMPREPLY[@]}}"
-    )
+    asked = f"COMP_WORDS=(potentia {' '.join(words)}); COMP_CWORD={len(words)}; _potentia; echo ${{COMPREPLY[@]}}"
     assert main(["completion", "bash"]) == 0
     line = capsys.readouterr().out + asked
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)

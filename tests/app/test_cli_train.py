@@ -310,10 +310,7 @@ def test_wrong_data_for_a_model_is_one_sentence(folder, capsys):
     (folder / "less.csv").write_text("size\n1\n")
     capsys.readouterr()
     for line, words in [
-        (
-            "evaluate m --images photos --masks photos/masks",
-            "photos/masks/p0.png: the value 8 is not a class",
-        ),
+        ("evaluate m --images photos --masks photos/masks", "photos/masks/p0.png: the value 8 is not a class"),
         ("evaluate m --images photos", "--masks"),
         ("evaluate m --table data.csv", "m was trained on --images, not on --table"),
         ("evaluate s --sequences odd.tsv", "odd.tsv: the label 'B-VP' did not occur"),

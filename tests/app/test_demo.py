@@ -33,9 +33,7 @@ def test_rows_have_what_the_page_needs(made):
     assert "not comparable" in rows["denoising"][0]["data"]
     assert path == out / "report.html"
     results = [text for text in said if "test error" in text]
-    assert results[0].startswith("learner iterated, node linear, edge zero: test error"), (
-        "the fastest model first"
-    )
+    assert results[0].startswith("learner iterated, node linear, edge zero: test error"), "the fastest model first"
     assert len(results) == len(rows["denoising"])
 
 
@@ -47,14 +45,7 @@ def test_labels_that_depend_are_better_predicted_together(made):
 
 def test_the_page_shows_both_studies(made):
     page = made[2].read_text()
-    for words in (
-        "denoising",
-        "multilabel",
-        "Learning curves",
-        "Learned functions",
-        "Images",
-        "closed loop",
-    ):
+    for words in ("denoising", "multilabel", "Learning curves", "Learned functions", "Images", "closed loop"):
         assert words in page
     assert len(page) < 3_000_000
 

@@ -80,9 +80,7 @@ def test_sixteen_bits_and_any_channels_are_read_without_loss(tmp_path):
     for name in ("deep.tif", "deep.png"):
         assert np.array_equal(read_image(tmp_path / name), deep)
     many = rng.random((5, 6, 7), dtype=np.float32)
-    tifffile.imwrite(
-        tmp_path / "many.tif", np.moveaxis(many, 2, 0), metadata={"axes": "CYX"}, photometric="minisblack"
-    )
+    tifffile.imwrite(tmp_path / "many.tif", np.moveaxis(many, 2, 0), metadata={"axes": "CYX"}, photometric="minisblack")
     assert np.array_equal(read_image(tmp_path / "many.tif"), many)
     rgba = rng.integers(0, 255, (5, 6, 4), dtype=np.uint8)
     tifffile.imwrite(tmp_path / "rgba.tif", rgba, photometric="rgb", extrasamples=["unassalpha"])
@@ -233,15 +231,11 @@ def test_mixed_number_types_are_refused_unless_comparable():
 @pytest.mark.filterwarnings("error")
 def test_numbers_beyond_float32_are_refused_in_one_sentence(tmp_path):
     huge = np.full((4, 4), 1e308)
-    with pytest.raises(
-        pt.PotentiaError, match=r"image 0: an image holds finite real numbers below 3\.4e\+38"
-    ):
+    with pytest.raises(pt.PotentiaError, match=r"image 0: an image holds finite real numbers below 3\.4e\+38"):
         learn_intensity([huge], 2, None)
     with pytest.raises(pt.PotentiaError, match="finite numbers below"):
         learn_intensity([np.eye(4)], 2, "image").apply(huge)
-    with pytest.raises(
-        pt.PotentiaError, match=r"Give missing pixels a number, and in the mask a void value\."
-    ):
+    with pytest.raises(pt.PotentiaError, match=r"Give missing pixels a number, and in the mask a void value\."):
         learn_intensity([np.where(np.eye(4), np.nan, 1.0)], 2, None)
     np.save(tmp_path / "a.npy", huge)
     with pytest.raises(pt.PotentiaError, match="too large for float32"):
@@ -304,8 +298,7 @@ def write_deep_png(path, values):
         (b"IEND", b""),
     )
     chunks = [
-        struct.pack(">I", len(own)) + name + own + struct.pack(">I", zlib.crc32(name + own))
-        for name, own in parts
+        struct.pack(">I", len(own)) + name + own + struct.pack(">I", zlib.crc32(name + own)) for name, own in parts
     ]
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
 
@@ -341,10 +334,7 @@ def test_defaults_learn_blobs_and_are_saved_whole(trained, tmp_path):
 def test_pairs_are_trained_on_predictions_of_models_that_did_not_see_them():
     rng = np.random.default_rng(0)
     places = np.zeros((200, 2), dtype=np.int32)
-    samples = [
-        Sample(rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 2, 200), places)
-        for _ in range(5)
-    ]
+    samples = [Sample(rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 2, 200), places) for _ in range(5)]
     made = cross_fit(lambda: pt.Boosting(rounds=30, subsample=None), samples, 2)
     assert sorted(np.bincount(made.folds)) == [1, 1, 1, 2]
     own = [made.final.loss(s.x, s.labels) / 200 for s in samples]
@@ -444,13 +434,9 @@ def test_sixteen_bit_stacks_and_one_image_are_enough(tmp_path):
     stacks = tmp_path / "a.tif", tmp_path / "m.tif"
     made = [blobs((30, 40), k) for k in range(2)]
     tifffile.imwrite(
-        stacks[0],
-        np.stack([2000 + 100 * image for image, _ in made]).astype(np.uint16),
-        photometric="minisblack",
+        stacks[0], np.stack([2000 + 100 * image for image, _ in made]).astype(np.uint16), photometric="minisblack"
     )
-    tifffile.imwrite(
-        stacks[1], np.stack([mask for _, mask in made]).astype(np.uint8), photometric="minisblack"
-    )
+    tifffile.imwrite(stacks[1], np.stack([mask for _, mask in made]).astype(np.uint8), photometric="minisblack")
     pipeline, facts = images.train(*stacks, node="linear", pixels=2000)
     assert facts["n_images"] == 2
     assert pipeline.intensity.how == "set"
@@ -564,9 +550,7 @@ def test_marginal_learner_trains_pairs_with_any_inference(trained):
 def test_the_estimate_is_said_before_work_starts(trained):
     folder, _, _ = trained
     said = []
-    images.train(
-        folder / "images", folder / "masks", node="constant", pixels=500, reduce=0.8, run=Run(say=said.append)
-    )
+    images.train(folder / "images", folder / "masks", node="constant", pixels=500, reduce=0.8, run=Run(say=said.append))
     assert "4 images of up to 24 x 19, 2 classes: about" in said[0]
     assert "GB of memory" in said[0]
     assert "--reduce 0.56 on half-size images" in said[0]
@@ -613,15 +597,7 @@ def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path,
     assert main(["report", "model", "--json"]) == 0
     page = (tmp_path / "model.runs" / "report.html").read_text()
     assert f"numpy {np.__version__}" in page
-    for part in (
-        "Learning curves",
-        "Classes",
-        "Confusion",
-        "Calibration",
-        "Images",
-        "boundary F1",
-        "overlay",
-    ):
+    for part in ("Learning curves", "Classes", "Confusion", "Calibration", "Images", "boundary F1", "overlay"):
         assert part in page
     worst = max(scores["images"], key=lambda image: image["error"])
     assert f"{worst['name']}: error {worst['error']:.4f}" in page

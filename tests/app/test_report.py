@@ -56,16 +56,9 @@ def folder(tmp_path_factory):
         _row("boosting", "boosting", 0.0143, 3, settled=False, iterations=20),
         _row("mlp", "mlp", 0.101, 5, iterations=20),
     ]
-    odd = [
-        {"cell": {"system": "<script>alert(1)</script>"}, "score": 0.5, "seconds": 0.1, "versions": VERSIONS}
-    ]
+    odd = [{"cell": {"system": "<script>alert(1)</script>"}, "score": 0.5, "seconds": 0.1, "versions": VERSIONS}]
     odd.append(
-        {
-            "cell": {"system": "network"},
-            "labels": ["a", "b"],
-            "couplings": [[0.0, 1.5], [-2.0, 0.0]],
-            "seconds": 0.1,
-        }
+        {"cell": {"system": "network"}, "labels": ["a", "b"], "couplings": [[0.0, 1.5], [-2.0, 0.0]], "seconds": 0.1}
     )
     for name, rows in (("toy", toy), ("odd", odd)):
         (out / name).mkdir()
@@ -95,9 +88,7 @@ def test_the_page_is_one_file_that_asks_for_nothing(page_file):
 def test_runs_are_named_by_what_tells_them_apart(folder):
     rows = [json.loads(line) for line in (folder / "toy" / "rows.jsonl").read_text().splitlines()]
     assert names(rows) == ["node linear, edge linear", "node boosting, edge boosting", "node mlp, edge mlp"]
-    usual = [{"cell": {"mode": "joint", "k": k}} for k in range(4)] + [
-        {"cell": {"mode": "piecewise", "k": 4}}
-    ]
+    usual = [{"cell": {"mode": "joint", "k": k}} for k in range(4)] + [{"cell": {"mode": "piecewise", "k": 4}}]
     assert names(usual) == ["k 0", "k 1", "k 2", "k 3", "k 4, mode piecewise"]
     assert names(rows[:1]) == ["node linear, edge linear, seed 0"]
     _, columns, lines = runs_table("All", rows)
@@ -179,31 +170,17 @@ def test_every_form_of_image_is_understood():
 
 def test_rows_of_a_papers_study_are_shown_beside_what_was_seen(tmp_path):
     cell = {"study": "denoising", "quick": True, "node": "linear", "edge": "zero"}
-    row = {
-        "cell": cell,
-        "test_error": 0.5,
-        "seconds": 1.0,
-        "pictures": ["01" * 800] * 3,
-        "versions": VERSIONS,
-    }
+    row = {"cell": cell, "test_error": 0.5, "seconds": 1.0, "pictures": ["01" * 800] * 3, "versions": VERSIONS}
     (tmp_path / "denoising").mkdir()
     (tmp_path / "denoising" / "rows.jsonl").write_text(json.dumps(row) + "\n")
     assert main(["report", str(tmp_path)]) == 0
-    data = re.search(
-        r'<script type="application/json">(.*?)</script>', (tmp_path / "report.html").read_text()
-    )
+    data = re.search(r'<script type="application/json">(.*?)</script>', (tmp_path / "report.html").read_text())
     assert list(json.loads(data[1])["shown"][0][0]["panels"]) == ["input", "truth", "prediction"]
 
 
 @pytest.mark.parametrize(
     ("low", "high", "log"),
-    [
-        (0.27, 0.4, True),
-        (1.61e5, 1.64e5, True),
-        (-47.0, 47.0, False),
-        (1.0, 134.0, False),
-        (3e-7, 4e-7, True),
-    ],
+    [(0.27, 0.4, True), (1.61e5, 1.64e5, True), (-47.0, 47.0, False), (1.0, 134.0, False), (3e-7, 4e-7, True)],
 )
 def test_every_axis_has_ticks_that_can_be_told_apart(low, high, log):
     axis = make_axis([low, high], log=log)
@@ -314,11 +291,7 @@ def test_a_study_leads_with_its_result_and_its_images(page_file):
         (
             [
                 {"cell": {"command": "train", "run": 1, "data": "photos"}, "accuracy": 0.9},
-                {
-                    "cell": {"command": "evaluate", "run": 2, "data": "photos"},
-                    "accuracy": 0.8,
-                    "mean_iou": 0.7,
-                },
+                {"cell": {"command": "evaluate", "run": 2, "data": "photos"}, "accuracy": 0.8, "mean_iou": 0.7},
             ],
             "The mean IoU on photos is 0.7000.",
         ),

@@ -19,7 +19,7 @@ from potentia.app.training import Run
 from potentia.base.progress import Bar
 from potentia.base.saving import write_file
 from potentia.features import span_scores
-from potentia.metrics.segmentation import segmentation_scores
+from potentia.metrics import segmentation_scores
 
 Image = pytest.importorskip("PIL.Image")
 PALETTE = [v for k in range(256) for v in (k, 255 - k, 40)]
@@ -142,12 +142,7 @@ def image_folder(tmp_path_factory):
 )
 def test_a_saved_image_pipeline_predicts_identically(options, image_folder, tmp_path):
     made, facts = images.train(
-        image_folder / "photos",
-        image_folder / "masks",
-        void="255",
-        iterations=1,
-        run=Run(validation=0.3),
-        **options,
+        image_folder / "photos", image_folder / "masks", void="255", iterations=1, run=Run(validation=0.3), **options
     )
     assert facts["classes"] == ["0", "7"]
     assert "validation_accuracy" in facts
@@ -226,9 +221,7 @@ def test_values_that_often_mean_unlabelled_give_a_warning():
     with pytest.warns(UserWarning, match="the value 0, 96%"):  # to keep what is rare says nothing of it
         find_classes(_masks(scribbles), None, None, "keep")
     assert len(find_classes(_masks(scribbles), None, "0")) == 2
-    assert (
-        len(find_classes(_masks(np.minimum(scribbles, 1)), None, None)) == 2
-    )  # an object and its background
+    assert len(find_classes(_masks(np.minimum(scribbles, 1)), None, None)) == 2  # an object and its background
     border = np.repeat(np.repeat([[0, 1], [2, 255]], 8, 0), 8, 1)
     with pytest.warns(UserWarning, match="the value 255, 25% .* --void 255"):
         find_classes(_masks(border), None, None)
@@ -399,12 +392,7 @@ def test_a_blank_line_of_a_table_of_one_column_is_a_row(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("x,y\n1\n", "row 1 has 1 cells"),
-        ("x,x\n1,2\n", "two columns 'x'"),
-        ("x,y\n", "no rows"),
-        ("", "no rows"),
-    ],
+    [("x,y\n1\n", "row 1 has 1 cells"), ("x,x\n1,2\n", "two columns 'x'"), ("x,y\n", "no rows"), ("", "no rows")],
 )
 def test_bad_tables_are_one_sentence(text, words, tmp_path):
     (tmp_path / "t.csv").write_text(text)
@@ -479,9 +467,7 @@ def test_predicted_tables_have_ids_probabilities_and_scores(tmp_path):
     assert list(out) == ["key", "a", "b", "a_probability", "b_probability", "a_score", "b_score"]
     assert out["key"] == table["key"]
     assert [float(p) for p in out["b_probability"]] == found.predict_proba(table)["b"]
-    assert all(
-        (float(s) > 0) == (float(p) > 0.5) for s, p in zip(out["a_score"], out["a_probability"], strict=True)
-    )
+    assert all((float(s) > 0) == (float(p) > 0.5) for s, p in zip(out["a_score"], out["a_probability"], strict=True))
     with pytest.raises(pt.PotentiaError, match="no column 'name'"):
         found.predict_files(tmp_path / "t.csv", tmp_path / "out.csv", id=["name"])
 
@@ -655,9 +641,7 @@ def test_documents_and_encodings_of_token_files(tmp_path):
         (tmp_path / f"{encoding}.tsv").write_text(text, encoding=encoding)
     made, facts = sequences.train(tmp_path / "utf-16.tsv")
     assert (facts["sentences"], facts["tokens"]) == (2, 4)
-    with pytest.raises(
-        pt.PotentiaError, match=r"latin-1\.tsv: the text is not UTF-8; name its encoding, such as"
-    ):
+    with pytest.raises(pt.PotentiaError, match=r"latin-1\.tsv: the text is not UTF-8; name its encoding, such as"):
         sequences.train(tmp_path / "latin-1.tsv")
     with pytest.raises(pt.PotentiaError, match="the encoding 'latin-99' is not known"):
         sequences.train(tmp_path / "latin-1.tsv", encoding="latin-99")
@@ -762,11 +746,7 @@ def test_progress_goes_to_the_error_stream_as_a_bar_or_as_lines(capsys, monkeypa
 @pytest.mark.parametrize("trained_on", [["a"], None])
 def test_a_pipeline_of_an_unknown_form_or_without_a_field_is_damaged(trained_on, tmp_path):
     content = {"form": "numbers" if trained_on else "table", "settings": {}, "model": {}}
-    write_file(
-        tmp_path / "model", "pipeline", content | ({"trained_on": trained_on} if trained_on else {}), {}
-    )
-    wrong = (
-        "form is 'numbers', not one of images, table, sequences" if trained_on else "trained_on is missing"
-    )
+    write_file(tmp_path / "model", "pipeline", content | ({"trained_on": trained_on} if trained_on else {}), {})
+    wrong = "form is 'numbers', not one of images, table, sequences" if trained_on else "trained_on is missing"
     with pytest.raises(pt.PotentiaError, match=f"the saved pipeline is damaged: {wrong}"):
         pt.load(tmp_path / "model")

@@ -4,16 +4,16 @@ import gc
 
 import numpy as np
 
-from potentia.base import memory
-from potentia.base.memory import borrow, borrow_zeros
+from potentia.base import resources
+from potentia.base.resources import borrow, borrow_zeros
 
 BIG = 2**17
 
 
 def fresh_pool(monkeypatch):
     gc.collect()  # what other tests left would come back into the pool later
-    monkeypatch.setattr(memory, "_idle", [])
-    memory._returned.clear()
+    monkeypatch.setattr(resources, "_idle", [])
+    resources._returned.clear()
 
 
 def test_memory_is_used_again_once_free(monkeypatch):
@@ -47,19 +47,19 @@ def test_arrays_much_larger_than_needed_and_small_ones_are_left_alone(monkeypatc
     middle = borrow((BIG,))
     assert middle.ctypes.data != where
     del middle
-    memory._returned.clear()
+    resources._returned.clear()
     assert borrow((3, 4)).shape == (3, 4)
-    assert not memory._returned
+    assert not resources._returned
 
 
 def test_idle_memory_is_bounded(monkeypatch):
     fresh_pool(monkeypatch)
-    monkeypatch.setattr(memory, "_IDLE", 3 * BIG)
+    monkeypatch.setattr(resources, "_IDLE", 3 * BIG)
     arrays = [borrow((BIG,)) for _ in range(6)]
     del arrays
     gc.collect()
     borrow((BIG,))
-    assert sum(store.size for store in memory._idle) <= 3 * BIG
+    assert sum(store.size for store in resources._idle) <= 3 * BIG
 
 
 def test_borrowed_arrays_are_writable_and_zeroed_on_request():

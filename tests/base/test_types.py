@@ -11,7 +11,7 @@ import potentia as pt
 from potentia.gradients.entry import GRADIENTS, GradientName
 from potentia.gradients.losses import LOSSES, LossName
 from potentia.metrics import MEASURES
-from potentia.models.multilabel.thresholds import Measure
+from potentia.models.multilabel.independent import Measure
 
 RIGHT = """
 import numpy as np
@@ -46,15 +46,7 @@ WRONG = [
 def test_mypy_accepts_what_is_right_and_finds_what_is_wrong(tmp_path):
     source = Path(pt.__file__).parents[1]
     (tmp_path / "user.py").write_text(RIGHT + "".join(f"{line}\n" for line in WRONG))
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--follow-imports=silent",
-        "--no-error-summary",
-        "user.py",
-    ]
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", "user.py"]
     config = [f"--cache-dir={tmp_path / 'cache'}", "--no-pretty", "--config-file="]
     environment = {"MYPYPATH": str(source), "PATH": "", "HOME": str(tmp_path)}
     found = subprocess.run(

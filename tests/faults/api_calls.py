@@ -134,9 +134,7 @@ def altered(rng, given):
             found[at] = altered(rng, found[at])
         return tuple(found) if isinstance(given, tuple) else found
     if isinstance(given, bool | int | float) and rng.random() < 0.5:
-        return [-given, given + 0.5, given * HUGE, str(given), [given], np.float64(given), np.int8(1)][
-            rng.integers(7)
-        ]
+        return [-given, given + 0.5, given * HUGE, str(given), [given], np.float64(given), np.int8(1)][rng.integers(7)]
     return junk(rng)
 
 
@@ -187,10 +185,7 @@ def targets(folder):
             pt.Graph.from_pystruct,
             {"x": (rng.normal(size=(3, 2)), np.array([[0, 1], [1, 2]])), "n_states": 2},
         ),
-        "Graph.from_networkx": (
-            pt.Graph.from_networkx,
-            {"network": nx.path_graph(3), "n_states": {0: 2, 1: 3, 2: 2}},
-        ),
+        "Graph.from_networkx": (pt.Graph.from_networkx, {"network": nx.path_graph(3), "n_states": {0: 2, 1: 3, 2: 2}}),
         "Union": (pt.extend.Union, {"parts": [graph, graph]}),
         "Example": (
             pt.Example,
@@ -232,12 +227,7 @@ def targets(folder):
         ),
         "linear_response": (
             pt.gradients.linear_response,
-            {
-                "inference": pt.TRW(iterations=50),
-                "graph": graph,
-                "theta": theta,
-                "pairs": np.array([[0, 1], [0, 5]]),
-            },
+            {"inference": pt.TRW(iterations=50), "graph": graph, "theta": theta, "pairs": np.array([[0, 1], [0, 5]])},
         ),
         "result.score": (result.score, {"labels": y}),
         "CRF.fit": (
@@ -298,14 +288,7 @@ def targets(folder):
         "likelihood_bound": (pt.multilabel.likelihood_bound, {"model": model, "X": X, "y": Y}),
         "features.image_example": (
             pt.features.image_example,
-            {
-                "image": image,
-                "labels": labels,
-                "n_states": 2,
-                "node": "filters",
-                "edge": "boundary",
-                "reduce": 1.0,
-            },
+            {"image": image, "labels": labels, "n_states": 2, "node": "filters", "edge": "boundary", "reduce": 1.0},
         ),
         "features.image_examples": (
             pt.features.image_examples,
@@ -319,24 +302,15 @@ def targets(folder):
             pt.features.edge_features,
             {"image": image / 255.0, "edges": np.array([[0, 1], [1, 2]]), "edge": "boundary"},
         ),
-        "features.filter_bank": (
-            pt.features.filter_bank,
-            {"image": image / 255.0, "scales": (1.0, 2.0), "axes": 2},
-        ),
+        "features.filter_bank": (pt.features.filter_bank, {"image": image / 255.0, "scales": (1.0, 2.0), "axes": 2}),
         "features.hog": (pt.features.hog, {"image": image / 255.0}),
         "features.resize": (pt.features.resize, {"image": image / 255.0, "size": (3, 4)}),
-        "features.reduce_labels": (
-            pt.features.reduce_labels,
-            {"labels": labels, "size": (3, 4), "n_states": 2},
-        ),
+        "features.reduce_labels": (pt.features.reduce_labels, {"labels": labels, "size": (3, 4), "n_states": 2}),
         "features.upsample_marginals": (
             pt.features.upsample_marginals,
             {"marginals": marginals.reshape(-1, 2), "size": (6, 7), "full_size": (12, 14)},
         ),
-        "features.bilateral": (
-            pt.features.bilateral,
-            {"image": image, "sd_position": 3.0, "sd_colour": 13.0},
-        ),
+        "features.bilateral": (pt.features.bilateral, {"image": image, "sd_position": 3.0, "sd_colour": 13.0}),
         "features.superpixels": (pt.features.superpixels, {"image": image / 255.0, "n_segments": 5}),
         "features.superpixel_example": (
             pt.features.superpixel_example,
@@ -348,38 +322,24 @@ def targets(folder):
         ),
         "features.span_scores": (pt.features.span_scores, {"truth": tags, "predicted": tags}),
         "features.Gazetteer": (pt.features.Gazetteer, {"phrases": ["New York", "Rome"]}),
-        "features.Gazetteer.mark": (
-            pt.features.Gazetteer(["New York"]).mark,
-            {"words": ["in", "New", "York"]},
-        ),
+        "features.Gazetteer.mark": (pt.features.Gazetteer(["New York"]).mark, {"words": ["in", "New", "York"]}),
         "features.TokenFeatures": (
             lambda **given: list(pt.features.TokenFeatures(**given).names([["a", "b"]])),
-            {
-                "window": 1,
-                "min_count": 1,
-                "spelling": True,
-                "gazetteers": {"g": pt.features.Gazetteer(["a"])},
-            },
+            {"window": 1, "min_count": 1, "spelling": True, "gazetteers": {"g": pt.features.Gazetteer(["a"])}},
         ),
         "segmentation.confusion_matrix": (
-            pt.metrics.segmentation.confusion_matrix,
+            pt.metrics.confusion_matrix,
             {"truth": labels, "predicted": labels, "n_classes": 2},
         ),
-        "segmentation.class_scores": (pt.metrics.segmentation.class_scores, {"confusion": np.eye(2)}),
-        "segmentation.mean_iou": (
-            pt.metrics.segmentation.mean_iou,
-            {"truth": labels, "predicted": labels, "n_classes": 2},
-        ),
+        "segmentation.class_scores": (pt.metrics.class_scores, {"confusion": np.eye(2)}),
+        "segmentation.mean_iou": (pt.metrics.mean_iou, {"truth": labels, "predicted": labels, "n_classes": 2}),
         "segmentation.boundary_counts": (
-            pt.metrics.segmentation.boundary_counts,
+            pt.metrics.boundary_counts,
             {"truth": labels, "predicted": labels, "n_classes": 2, "tolerance": 1},
         ),
         "uai.read": (pt.uai.read, {"path": file}),
         "uai.write": (pt.uai.write, {"path": folder / "out.uai", "graph": graph, "theta": theta}),
-        "uai.write_result": (
-            pt.uai.write_result,
-            {"path": folder / "out.MAR", "result": result, "task": "MAR"},
-        ),
+        "uai.write_result": (pt.uai.write_result, {"path": folder / "out.MAR", "result": result, "task": "MAR"}),
         "load": (pt.load, {"path": folder / "model"}),
         "plot.marginals": (pt.plot.marginals, {"found": np.full((6, 2), 0.5), "shape": (2, 3), "state": 1}),
         "plot.graph": (pt.plot.graph, {"g": graph, "labels": y, "positions": rng.normal(size=(6, 2))}),
@@ -399,21 +359,13 @@ def targets(folder):
         "torch.CRFLayer.map": (layer.map, {"theta": tensor}),
         "torch.LinearChain": (
             torch_chain,
-            {
-                "emissions": emissions,
-                "tags": told,
-                "mask": torch.ones(3, 2, dtype=torch.bool),
-                "reduction": "sum",
-            },
+            {"emissions": emissions, "tags": told, "mask": torch.ones(3, 2, dtype=torch.bool), "reduction": "sum"},
         ),
         "torch.LinearChain.decode": (
             torch_chain.decode,
             {"emissions": emissions, "mask": torch.ones(3, 2, dtype=torch.bool)},
         ),
-        "torch.LinearChain()": (
-            pt.torch.LinearChain,
-            {"num_tags": 3, "tags": ["O", "B-X", "I-X"], "scheme": "BIO"},
-        ),
+        "torch.LinearChain()": (pt.torch.LinearChain, {"num_tags": 3, "tags": ["O", "B-X", "I-X"], "scheme": "BIO"}),
     }
     for method in (
         pt.Exact(),
@@ -451,9 +403,7 @@ def targets(folder):
         pt.MaxMargin: {"iterations": 1, "inference": pt.Exact()},
     }.items():
         calls[cls.__name__] = (
-            lambda cls=cls, **given: pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, cls(**given)).fit(
-                examples
-            ),
+            lambda cls=cls, **given: pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, cls(**given)).fit(examples),
             options,
         )
     for name in ("Linear", "Boosting", "Constant", "MLP"):
@@ -555,9 +505,7 @@ def main():
     mpl.use("agg")
     counts, failures = campaign(options.calls, options.seed, options.only)
     print("\n".join(failures))
-    print(
-        f"{options.calls} calls: {counts['works']} work, {counts['refused']} refused, {len(failures)} failures"
-    )
+    print(f"{options.calls} calls: {counts['works']} work, {counts['refused']} refused, {len(failures)} failures")
     return 1 if failures else 0
 
 

@@ -45,9 +45,7 @@ def mini_bucket_faults(model: Model, rng: np.random.Generator) -> list[str]:
 
 def anytime_faults(model: Model, rng: np.random.Generator) -> tuple[list[str], bool]:
     """`Anytime` with little memory; whether a bound that is not certain was missed."""
-    method = pt.Anytime(
-        time_limit=0.03, memory=float(rng.choice([1e-7, 3e-7, 1e-3])), seed=int(rng.integers(2**31))
-    )
+    method = pt.Anytime(time_limit=0.03, memory=float(rng.choice([1e-7, 3e-7, 1e-3])), seed=int(rng.integers(2**31)))
     result = method.infer(model.graph, model.theta, model.observed)
     slack = _ROUNDING * (1 + abs(model.log_partition)) + result.scores.rounding()
     low, high = result.certain
@@ -65,9 +63,7 @@ def query_faults(model: Model, rng: np.random.Generator) -> list[str]:
     query = np.sort(rng.permutation(n)[: int(rng.integers(1, n + 1))])
     summed = tuple(v for v in range(n) if v not in query)
     sums = np.logaddexp.reduce(model.scores, axis=summed) if summed else model.scores
-    result = pt.MAP(query=query, time_limit=0.05, exact_search=False).infer(
-        model.graph, model.theta, model.observed
-    )
+    result = pt.MAP(query=query, time_limit=0.05, exact_search=False).infer(model.graph, model.theta, model.observed)
     labels = result.argmax()
     slack = 1e-8 * (1 + abs(float(sums.max()))) + result.scores.rounding()
     faults = []
@@ -106,9 +102,7 @@ def main() -> int:
     chosen = parser.parse_args()
     faults, tried, missed = check(chosen.models, chosen.seed)
     print("\n".join(faults))
-    print(
-        f"{tried} models, seed {chosen.seed}: {len(faults)} faults, {missed} bounds of probability 0.95 missed"
-    )
+    print(f"{tried} models, seed {chosen.seed}: {len(faults)} faults, {missed} bounds of probability 0.95 missed")
     return int(bool(faults) or missed > 0.05 * tried)
 
 

@@ -20,7 +20,7 @@ from potentia.inference.gibbs import Gibbs
 from potentia.inference.linear_program import LinearProgram
 from potentia.inference.mean_field import MeanField
 from potentia.inference.messages import TRW, Kikuchi, LoopyBP, MessagePassingMethod, Schedule, Smoothed
-from potentia.potentials.weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
+from potentia.potentials.tables import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
 
 #: Labellings of a model at most.
 _MAX_LABELLINGS = 5000
@@ -103,9 +103,7 @@ def _random_tables(graph: Graph, kind: str, rng: np.random.Generator) -> Any:
         return forms[rng.integers(len(forms))]
     if one is not None and rng.random() < 0.5:
         return _forbid(scale * rng.standard_normal(one), form, rng)
-    tables = [
-        _forbid(scale * rng.standard_normal(tuple(shape)), form, rng) for shape in graph.table_shapes(kind)
-    ]
+    tables = [_forbid(scale * rng.standard_normal(tuple(shape)), form, rng) for shape in graph.table_shapes(kind)]
     return tables if one is None else np.array(tables)
 
 
@@ -113,9 +111,7 @@ def _single(given: Any) -> Any:
     """The same scores of dtype float32; those given by weights as they are."""
     if isinstance(given, WeightedTable):
         return given
-    return (
-        given.astype(np.float32) if isinstance(given, np.ndarray) else [t.astype(np.float32) for t in given]
-    )
+    return given.astype(np.float32) if isinstance(given, np.ndarray) else [t.astype(np.float32) for t in given]
 
 
 def _forbid(table: Floats, form: int, rng: np.random.Generator) -> Floats:
@@ -236,9 +232,7 @@ def check(n_models: int, first_seed: int) -> list[dict[str, Any]]:
         except InfeasibleError:
             continue
         for method in methods(rng):
-            rows += [
-                {"model": number, "method": repr(method), "fault": text} for text in faults(model, method)
-            ]
+            rows += [{"model": number, "method": repr(method), "fault": text} for text in faults(model, method)]
     return rows
 
 

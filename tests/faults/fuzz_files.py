@@ -259,9 +259,7 @@ def make_models(folder):
     potentials = {"node": pt.Linear(transformer=expanded), "edge": pt.LightGBM(rounds=2, num_leaves=3)}
     potentials["edge"].params = {"min_data_in_leaf": 2}
     learner = pt.IteratedLogistic(iterations=1)
-    pt.CRF(potentials | {"triple": pt.Constant()}, learner).fit(saved_models.examples()).save(
-        folder / "crf-others"
-    )
+    pt.CRF(potentials | {"triple": pt.Constant()}, learner).fit(saved_models.examples()).save(folder / "crf-others")
 
 
 def make_checkpoints(folder):
@@ -269,9 +267,7 @@ def make_checkpoints(folder):
     X, Y = saved_models.rows()
     fits = {
         "lmsbn": lambda path: pt.LMSBN(0.1).fit(X, Y, checkpoint=path),
-        "chain-crf": lambda path: pt.ChainCRF(c2=0.1, max_iterations=4, delta=0.0).fit(
-            *chains(), checkpoint=path
-        ),
+        "chain-crf": lambda path: pt.ChainCRF(c2=0.1, max_iterations=4, delta=0.0).fit(*chains(), checkpoint=path),
         "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
     }
     often, base._EVERY = base._EVERY, -1.0
@@ -284,9 +280,7 @@ def make_checkpoints(folder):
         "risk": pt.MarginalRisk("univariate_logistic", pt.TRW(iterations=5, tol=0), iterations=3),
         "hidden": pt.IteratedLogistic(iterations=3, sweeps=2, hidden="soft"),
         "warm": pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=3, gradient="implicit"),
-        "gibbs": pt.MarginalRisk(
-            "surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3
-        ),
+        "gibbs": pt.MarginalRisk("surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3),
         "margin": pt.MaxMargin(iterations=3, inference=pt.Exact()),
         "slack": pt.MaxMargin(iterations=3, inference=pt.Exact(), solver="one_slack"),
     }

@@ -28,7 +28,7 @@ from learners import LEARNERS, LINEAR, Case, ilr
 from potentia.base.saving import file_kind, read_file
 from potentia.learn import checkpoint
 from potentia.models.multilabel import base
-from potentia.potentials.mlp import Differentiable
+from potentia.potentials.base import Differentiable
 
 #: Children find the library imported.
 FORK = multiprocessing.get_context("fork")
@@ -254,17 +254,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=25, help="of every learner")
     parser.add_argument("--each", type=int, default=3, help="kills of one fit before it may end")
-    parser.add_argument(
-        "--pairs", type=int, default=0, help="of processes on one checkpoint, over the learners"
-    )
+    parser.add_argument("--pairs", type=int, default=0, help="of processes on one checkpoint, over the learners")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--learners", nargs="*", choices=FITS, default=list(FITS))
     arguments = parser.parse_args()
     failures = []
     for name in arguments.learners:
-        count, wrong = campaign(
-            name, arguments.kills, arguments.each, random.Random(f"{arguments.seed} {name}")
-        )
+        count, wrong = campaign(name, arguments.kills, arguments.each, random.Random(f"{arguments.seed} {name}"))
         print(f"{name:<22} {count:>5} kills {len(wrong):>5} failures", flush=True)
         failures += wrong
     for number in range(arguments.pairs):

@@ -13,36 +13,9 @@ import numpy as np
 
 import potentia as pt
 
-BAD = [
-    None,
-    -1,
-    0,
-    1.5,
-    float("nan"),
-    float("inf"),
-    "",
-    "x",
-    [],
-    [[1]],
-    {},
-    object(),
-    10**30,
-    np.zeros(3),
-    True,
-]
+BAD = [None, -1, 0, 1.5, float("nan"), float("inf"), "", "x", [], [[1]], {}, object(), 10**30, np.zeros(3), True]
 METHODS = [pt.TRW, pt.LoopyBP, pt.Smoothed, pt.MeanField, pt.Exact, pt.Kikuchi, pt.MAP]
-OPTIONS = [
-    "iterations",
-    "tol",
-    "schedule",
-    "damping",
-    "seed",
-    "threads",
-    "rho",
-    "epsilon",
-    "time_limit",
-    "max_table",
-]
+OPTIONS = ["iterations", "tol", "schedule", "damping", "seed", "threads", "rho", "epsilon", "time_limit", "max_table"]
 
 
 def memory():
@@ -58,10 +31,7 @@ def random_model(rng):
         lambda: pt.Graph.complete(n, n_states=states),
         lambda: pt.Graph.grid((2, n), n_states=states),
     ][rng.integers(3)]()
-    theta = {
-        kind: rng.normal(size=(len(scope), *[states] * scope.shape[1]))
-        for kind, scope in graph.scopes.items()
-    }
+    theta = {kind: rng.normal(size=(len(scope), *[states] * scope.shape[1])) for kind, scope in graph.scopes.items()}
     return graph, theta
 
 
@@ -91,9 +61,7 @@ def call(rng):
     if rng.random() < 0.4:
         graph, theta = spoil(rng, graph, theta)
     try:
-        inference = method(
-            **({"time_limit": 0.05, "exact_search": False} | options if method is pt.MAP else options)
-        )
+        inference = method(**({"time_limit": 0.05, "exact_search": False} | options if method is pt.MAP else options))
     except TypeError:
         return "no such option"
     try:

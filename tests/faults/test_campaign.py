@@ -18,8 +18,6 @@ import pytest
 )
 def test_the_short_campaign_finds_no_failure(script, options):
     path = Path(__file__).with_name(script)
-    done = subprocess.run(
-        [sys.executable, path, *options], capture_output=True, text=True, timeout=600, check=False
-    )
+    done = subprocess.run([sys.executable, path, *options], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failures" in done.stdout

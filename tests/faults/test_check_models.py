@@ -42,10 +42,7 @@ def test_models_have_every_form_of_tables():
             continue
     forms = {type(given) for theta in drawn for given in theta.values()}
     assert forms >= {pt.Potts, pt.TruncatedLinear, pt.TruncatedQuadratic, pt.Scaled, np.ndarray, list}
-    single = [
-        theta and all(getattr(given, "dtype", None) == np.float32 for given in theta.values())
-        for theta in drawn
-    ]
+    single = [theta and all(getattr(given, "dtype", None) == np.float32 for given in theta.values()) for theta in drawn]
     assert 0 < sum(map(bool, single)) < len(drawn)
 
 
@@ -69,9 +66,7 @@ class Liar(pt.Exact):
 
     def run(self, scores, start):
         result = super().run(scores, start)
-        return replace(
-            result, value=result.value + self.excess, variable_marginals=1.1 * result.variable_marginals
-        )
+        return replace(result, value=result.value + self.excess, variable_marginals=1.1 * result.variable_marginals)
 
 
 @pytest.mark.parametrize("excess", [0.5, -1e-7])

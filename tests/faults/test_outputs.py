@@ -100,8 +100,7 @@ with Staging(Path(sys.argv[1])) as staging:
 def test_a_killed_run_leaves_a_hidden_folder_that_the_next_one_removes(tmp_path):
     out = tmp_path / "out"
     runs = [
-        subprocess.Popen([sys.executable, "-c", KILLED, str(out)], stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-c", KILLED, str(out)], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
     for run in runs:
         assert run.stdout.readline() == "writing\n"
@@ -215,9 +214,7 @@ def test_files_reach_the_disk_before_they_take_their_place(tmp_path, monkeypatch
     order = []
     for name in ("fsync", "replace"):
         own = getattr(os, name)
-        monkeypatch.setattr(
-            os, name, lambda *a, name=name, own=own, **k: (order.append(name), own(*a, **k))[1]
-        )
+        monkeypatch.setattr(os, name, lambda *a, name=name, own=own, **k: (order.append(name), own(*a, **k))[1])
     write_uai_model(tmp_path / "model")
     with Staging(tmp_path) as staging:
         staging.file("a").write_text("whole")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from potentia.kernels.machine import jit, store
+from potentia.kernels.machine import jit
 
 SOURCE = Path(__file__).parents[2] / "src"
 #: One kernel, so that what has to be compiled is little.
@@ -33,11 +33,7 @@ print(hashlib.sha256(found["node"].tobytes() + found["edge"].tobytes()).hexdiges
 
 def run(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env=variables(**environment),
-        capture_output=True,
-        text=True,
-        timeout=300,
+        [sys.executable, "-c", code], env=variables(**environment), capture_output=True, text=True, timeout=300
     )
 
 
@@ -87,14 +83,14 @@ def test_inference_runs_where_no_cache_can_be_written(tmp_path):
 
 
 def test_a_folder_that_holds_current_kernels_need_not_be_writable(tmp_path, monkeypatch):
-    assert store.usable(tmp_path, "a")
+    assert jit.usable(tmp_path, "a")
 
     def refuse(**_):
         raise PermissionError
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert store.usable(tmp_path, "a")
-    assert not store.usable(tmp_path, "b")
+    assert jit.usable(tmp_path, "a")
+    assert not jit.usable(tmp_path, "b")
 
 
 def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
@@ -103,14 +99,14 @@ def test_compiled_kernels_are_dropped_when_any_source_has_changed(tmp_path):
     sources.mkdir()
     (sources / "star.py").write_text("a = 1")
     (sources / "binary.py").write_text("b = 1")
-    first = store.digest(sources)
-    assert store.usable(tmp_path, first)
+    first = jit.digest(sources)
+    assert jit.usable(tmp_path, first)
     kept.write_text("compiled")
-    assert store.usable(tmp_path, first)
+    assert jit.usable(tmp_path, first)
     assert kept.exists()
     (sources / "binary.py").write_text("b = 2")
-    assert store.digest(sources) != first
-    assert store.usable(tmp_path, store.digest(sources))
+    assert jit.digest(sources) != first
+    assert jit.usable(tmp_path, jit.digest(sources))
     assert not kept.exists()
 
 
@@ -157,10 +153,7 @@ PATIENCE = "from potentia.kernels.machine import jit; jit._PATIENCE = {}; "
 ANNOUNCED = "potentia: compiling kernels (once) ...\n"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "asked", "said"),
-    [(0.0, None, ANNOUNCED), (0.01, None, ANNOUNCED), (0.0, 0, "")],
-)
+@pytest.mark.parametrize(("seconds", "asked", "said"), [(0.0, None, ANNOUNCED), (0.01, None, ANNOUNCED), (0.0, 0, "")])
 def test_compilation_is_announced_once_it_has_taken_long(tmp_path, seconds, asked, said):
     found = run(PATIENCE.format(seconds) + CHECK, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=asked)
     assert (found.stdout, found.stderr) == ("(0, 1)\n", said)
@@ -234,9 +227,7 @@ def test_a_numba_that_private_classes_do_not_fit_takes_the_plain_path(way, tmp_p
 
 
 def test_the_plain_path_is_taken_where_asked_for_and_loads_what_it_compiled(tmp_path):
-    loads = (
-        "from potentia.kernels.tables import first_bad_table as f; print(sum(f.stats.cache_hits.values()))"
-    )
+    loads = "from potentia.kernels.tables import first_bad_table as f; print(sum(f.stats.cache_hits.values()))"
     first, second = (run(f"{CHECK}\n{loads}", NUMBA_CACHE_DIR=tmp_path, POTENTIA_PLAIN=1) for _ in range(2))
     assert (first.stdout, second.stdout) == ("(0, 1)\n0\n", "(0, 1)\n1\n"), first.stderr + second.stderr
 
@@ -258,9 +249,7 @@ for states in (2, 3):
 def test_results_do_not_depend_on_the_compiler(way):
     other, compiled = run(GRID, **{way: 1}), run(GRID, NUMBA_DISABLE_JIT=None, POTENTIA_PLAIN=None)
     assert other.stderr == ""
-    lines = [
-        [np.array(line.split(), dtype=float) for line in x.stdout.splitlines()] for x in (other, compiled)
-    ]
+    lines = [[np.array(line.split(), dtype=float) for line in x.stdout.splitlines()] for x in (other, compiled)]
     assert len(lines[0]) == len(lines[1]) == 8, compiled.stderr
     for a, b in zip(*lines, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)

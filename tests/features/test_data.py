@@ -91,12 +91,7 @@ def test_repr_says_what_is_there(chain):
 @pytest.mark.parametrize(
     ("features", "labels", "weights", "message"),
     [
-        (
-            {"node": np.zeros((4, 1))},
-            None,
-            None,
-            r"features\['node'\] has 4 rows, but the graph has 3 such regions",
-        ),
+        ({"node": np.zeros((4, 1))}, None, None, r"features\['node'\] has 4 rows, but the graph has 3 such regions"),
         ({"node": np.zeros(3)}, None, None, r"features\['node'\] must have shape .* not \(3,\)"),
         ({"node": [[1], [2, 3], [4]]}, None, None, "its rows differ in length"),
         ({"node": [["a"]] * 3}, None, None, "must hold real numbers"),
@@ -283,11 +278,7 @@ def test_missing_and_foreign_files_are_named(tmp_path):
 def test_full_size_images_must_fit_their_labels(tmp_path):
     image_module = pytest.importorskip("PIL.Image")
     write_horses(tmp_path)
-    for folder, size, name in (
-        ("images", (8, 6), "a.jpg"),
-        ("masks", (8, 6), "a.png"),
-        ("images", (8, 6), "b.jpg"),
-    ):
+    for folder, size, name in (("images", (8, 6), "a.jpg"), ("masks", (8, 6), "a.png"), ("images", (8, 6), "b.jpg")):
         (tmp_path / "weizmann_horses" / folder).mkdir(exist_ok=True)
         image_module.new("RGB", size, "white").save(tmp_path / "weizmann_horses" / folder / name)
     image_module.new("L", (8, 5)).save(tmp_path / "weizmann_horses" / "masks" / "b.png")
@@ -351,19 +342,7 @@ def test_conll_refuses_damaged_text(tmp_path, content, message):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("encoding", [None, "latin-1", "utf-16"])
 def test_spans_of_a_token_file_are_its_sentences(tmp_path, separator, end, encoding):
-    rows = [
-        "-DOCSTART- X O",
-        "",
-        "The DT O",
-        "café NN B",
-        " ",
-        "",
-        "One CD O",
-        "-DOCSTART- X O",
-        "two CD B",
-        "",
-        "",
-    ]
+    rows = ["-DOCSTART- X O", "", "The DT O", "café NN B", " ", "", "One CD O", "-DOCSTART- X O", "two CD B", "", ""]
     text = end.join(row.replace(" ", separator) if row.strip() else row for row in rows * 3)
     path = tmp_path / "tokens.tsv"
     path.write_bytes(text.encode(encoding or "utf-8-sig"))
@@ -424,9 +403,7 @@ def test_stanford_folds_part_the_images():
     assert len(every) == 715
     tested = []
     for fold in range(5):
-        train, test = (
-            datasets.stanford_backgrounds(DATA, part, size="fifth", fold=fold) for part in ("train", "test")
-        )
+        train, test = (datasets.stanford_backgrounds(DATA, part, size="fifth", fold=fold) for part in ("train", "test"))
         assert (len(train), len(test)) == (572, 143)
         assert not {p.name for p in train} & {p.name for p in test}
         tested += [p.name for p in test]

@@ -30,7 +30,7 @@ from potentia.features import (
     upsample_marginals,
 )
 from potentia.features.colour import as_rgb
-from potentia.features.edges import sobel
+from potentia.features.pixels import sobel
 from potentia.graph.structure import Graph
 
 SIZES = [(1, 1), (1, 7), (3, 2), (8, 8), (13, 21), (32, 24)]
@@ -109,17 +109,13 @@ def test_blocks_stand_in_the_order_asked_for():
 def test_single_precision_agrees_with_double():
     image = random_image(20, 30)
     for node in ("ilr", "mbl"):
-        assert np.allclose(
-            pixel_features(image, node), pixel_features(image, node, dtype=np.float64), atol=2e-5
-        )
+        assert np.allclose(pixel_features(image, node), pixel_features(image, node, dtype=np.float64), atol=2e-5)
 
 
 def test_averaging_after_features_is_block_averaging():
     image = random_image(20, 30)
     full = pixel_features(image, ("constant", "rgb", "position", "fourier", "hog"), dtype=np.float64)
-    small = pixel_features(
-        image, ("constant", "rgb", "position", "fourier", "hog"), size=(4, 6), dtype=np.float64
-    )
+    small = pixel_features(image, ("constant", "rgb", "position", "fourier", "hog"), size=(4, 6), dtype=np.float64)
     blocks = full.reshape(4, 5, 6, 5, -1).mean(axis=(1, 3)).reshape(24, -1)
     assert np.allclose(small, blocks, atol=1e-12)
 
@@ -152,9 +148,7 @@ def slow_hog_cells(image, cell, floor=1e-4):
     """The definition, vote by vote."""
     height, width = image.shape[:2]
     rows, columns = -(-height // cell), -(-width // cell)
-    padded = np.pad(
-        image, [(cell, cell + -height % cell), (cell, cell + -width % cell), (0, 0)], mode="symmetric"
-    )
+    padded = np.pad(image, [(cell, cell + -height % cell), (cell, cell + -width % cell), (0, 0)], mode="symmetric")
     down, right = np.gradient(padded, axis=(0, 1))
     histogram = np.zeros((rows + 2, columns + 2, 9))
     for i, j in np.ndindex(padded.shape[:2]):
@@ -163,9 +157,7 @@ def slow_hog_cells(image, cell, floor=1e-4):
         at = (angle % np.pi) / (np.pi / 9) - 0.5
         for k in (int(np.floor(at)), int(np.floor(at)) + 1):
             for y, x in product(range(rows + 2), range(columns + 2)):
-                near = max(0, 1 - abs((i + 0.5) / cell - 0.5 - y)) * max(
-                    0, 1 - abs((j + 0.5) / cell - 0.5 - x)
-                )
+                near = max(0, 1 - abs((i + 0.5) / cell - 0.5 - y)) * max(0, 1 - abs((j + 0.5) / cell - 0.5 - x))
                 histogram[y, x, k % 9] += magnitude * (1 - abs(at - k)) * near / cell**2
     result = np.zeros((rows, columns, 36))
     for y, x in np.ndindex(rows, columns):
@@ -185,10 +177,7 @@ def test_hog_agrees_with_its_slow_twin(size, cell):
     # interpolation between cells, spelled out
     for i, j in np.ndindex(size):
         y, x = (np.clip((p + 0.5) / cell - 0.5, 0, n - 1) for p, n in zip((i, j), slow.shape, strict=False))
-        value = sum(
-            max(0, 1 - abs(y - a)) * max(0, 1 - abs(x - b)) * slow[a, b]
-            for a, b in np.ndindex(slow.shape[:2])
-        )
+        value = sum(max(0, 1 - abs(y - a)) * max(0, 1 - abs(x - b)) * slow[a, b] for a, b in np.ndindex(slow.shape[:2]))
         assert np.allclose(fast[i, j], value, atol=1e-10)
 
 
@@ -290,9 +279,7 @@ def test_eight_neighbours_have_four_directions():
     edges = Graph.grid((3, 3), n_states=2, neighbours=8).scopes["edge"]
     features = edge_features(random_image(3, 3), edges, ("constant", "directions"))
     assert features.sum(axis=0).tolist() == [6, 6, 4, 4]
-    assert np.array_equal(
-        features, edge_features(random_image(3, 3), edges[:, ::-1], ("constant", "directions"))
-    )
+    assert np.array_equal(features, edge_features(random_image(3, 3), edges[:, ::-1], ("constant", "directions")))
 
 
 @pytest.mark.parametrize(
@@ -300,11 +287,7 @@ def test_eight_neighbours_have_four_directions():
     [
         ([[0, 9]], "ilr", r"outside 0\.\.5"),
         ([0, 1], "ilr", "whole numbers of shape"),
-        (
-            [[0, 1]],
-            "unknown",
-            "edge must be one of 'boundary', 'ilr', 'mbl', 'mbl-backgrounds' or a list of blocks",
-        ),
+        ([[0, 1]], "unknown", "edge must be one of 'boundary', 'ilr', 'mbl', 'mbl-backgrounds' or a list of blocks"),
         ([[0, 1]], ("hog",), "edge may hold the blocks .* not 'hog'"),
         ([[0, 1]], (), "not an empty list"),
         ([[0, 1]], ("directions", "constant"), "it comes last"),
@@ -396,8 +379,7 @@ def test_sides_are_rounded_and_never_vanish():
 
 def test_image_examples_share_graphs_of_one_size():
     made = [
-        datasets.LabelledImage(str(k), random_image(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int))
-        for k in range(4)
+        datasets.LabelledImage(str(k), random_image(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int)) for k in range(4)
     ]
     examples = image_examples(made, n_states=2, node=("rgb",))
     assert [e.name for e in examples] == ["0", "1", "2", "3"]
@@ -509,9 +491,7 @@ def test_void_pixels_carry_no_weight():
     pytest.importorskip("skimage")
     labels = np.full((12, 12), -1)
     labels[:3] = 1
-    example, segments = superpixel_example(
-        random_image(12, 12), labels, n_states=2, n_segments=4, pixel_weights=True
-    )
+    example, segments = superpixel_example(random_image(12, 12), labels, n_states=2, n_segments=4, pixel_weights=True)
     assert example.weights.sum() == 36
     assert np.array_equal(example.labels == -1, example.weights == 0)
     assert segments.max() + 1 == example.graph.n_variables

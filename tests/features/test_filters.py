@@ -19,8 +19,7 @@ def noise(*shape, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes"),
-    [((1, 1), 2), ((1, 9, 3), 2), ((20, 31), 2), ((20, 31, 7), 2), ((5, 6, 7), 3), ((1, 6, 7, 2), 3)],
+    ("shape", "axes"), [((1, 1), 2), ((1, 9, 3), 2), ((20, 31), 2), ((20, 31, 7), 2), ((5, 6, 7), 3), ((1, 6, 7, 2), 3)]
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_any_size_and_number_of_channels_has_its_features(shape, axes, dtype):
@@ -38,9 +37,7 @@ def test_filters_are_those_of_their_definitions():
     down, right = (2.0 * g for g in np.gradient(smooth))
     hessian = np.array([[2 * np.gradient(down, axis=0), 2 * np.gradient(down, axis=1)]] * 2)
     hessian[1] = hessian[0, 1], 2 * np.gradient(right, axis=1)
-    tensor = [
-        [ndimage.gaussian_filter(a * b, 2.0, truncate=3.0) for b in (down, right)] for a in (down, right)
-    ]
+    tensor = [[ndimage.gaussian_filter(a * b, 2.0, truncate=3.0) for b in (down, right)] for a in (down, right)]
     wanted = [image, smooth, np.hypot(down, right), hessian[0, 0] + hessian[1, 1]]
     wanted += list(np.moveaxis(np.linalg.eigvalsh(np.moveaxis(hessian, (0, 1), (-2, -1))), -1, 0)[::-1])
     tensors = np.linalg.eigvalsh(np.moveaxis(np.array(tensor), (0, 1), (-2, -1)))

@@ -77,9 +77,7 @@ def test_schemes_are_found_by_the_labels():
 
 
 def test_wrong_arguments_get_a_sentence():
-    with pytest.raises(
-        PotentiaError, match=r"scheme must be one of .BIO., .BIOES., .IOB1. or None, not 'IOE2'"
-    ):
+    with pytest.raises(PotentiaError, match=r"scheme must be one of .BIO., .BIOES., .IOB1. or None, not 'IOE2'"):
         span_scores([["O"]], [["O"]], "IOE2")
     with pytest.raises(PotentiaError, match="truth has 1 sequences, but predicted has 2"):
         span_scores([["O"]], [["O"], ["O"]])

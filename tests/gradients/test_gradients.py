@@ -9,7 +9,7 @@ import pytest
 import potentia as pt
 from potentia.base.types import PotentiaError
 from potentia.gradients.implicit import linear_response
-from potentia.gradients.losses import LOSSES, Pseudolikelihood, SmoothedError, UnivariateLogistic
+from potentia.gradients.losses import LOSSES, ContrastiveDivergence, Pseudolikelihood, SmoothedError, UnivariateLogistic
 from potentia.gradients.perturbation import Perturbation
 from potentia.gradients.truncated import BackPropagation, Truncated
 from potentia.graph.cotangents import MarginalCotangent
@@ -19,9 +19,7 @@ from reference import label_scores, labellings, map_labellings
 from zoo import problems
 
 #: Small scores whose gradients differences can see.
-SOFT = [
-    p for p in problems() if p.feasible and not p.clamped and p.name not in ("huge", "huge_chain", "tiny")
-]
+SOFT = [p for p in problems() if p.feasible and not p.clamped and p.name not in ("huge", "huge_chain", "tiny")]
 FINITE = [p for p in SOFT if not p.has_forbidden]
 MARGINAL = [name for name in LOSSES if name.startswith(("univariate", "clique", "smoothed"))]
 THROUGH = [*MARGINAL, "truncated_likelihood", "truncated_em"]
@@ -47,9 +45,7 @@ def likely_labels(problem, rng, hidden=0.0):
 def shifted(theta, direction, step):
     def add(table, d):
         return (
-            table + step * d
-            if isinstance(table, np.ndarray)
-            else [t + step * s for t, s in zip(table, d, strict=True)]
+            table + step * d if isinstance(table, np.ndarray) else [t + step * s for t, s in zip(table, d, strict=True)]
         )
 
     return {kind: add(table, direction[kind]) for kind, table in theta.items()}
@@ -69,9 +65,7 @@ def slope(gradient, direction):
     total = 0.0
     for kind, table in gradient.items():
         pairs = (
-            [(table, direction[kind])]
-            if isinstance(table, np.ndarray)
-            else zip(table, direction[kind], strict=True)
+            [(table, direction[kind])] if isinstance(table, np.ndarray) else zip(table, direction[kind], strict=True)
         )
         total += sum(float(np.sum(np.asarray(g) * np.asarray(d))) for g, d in pairs)
     return total
@@ -93,9 +87,7 @@ def agrees(problem, rng, loss, inference, y, gradient="truncated", rtol=1e-6, **
         # four sides: the error of two would show beyond 1e-6 where curvature is high
         want = (8 * (value(h)[0] - value(-h)[0]) - (value(2 * h)[0] - value(-2 * h)[0])) / (12 * h)
         assert np.isfinite(here)
-        assert slope(d_theta, direction) == pytest.approx(
-            want, rel=rtol, abs=rtol * max(1.0, abs(here)) * 0.1
-        )
+        assert slope(d_theta, direction) == pytest.approx(want, rel=rtol, abs=rtol * max(1.0, abs(here)) * 0.1)
     return True
 
 
@@ -139,13 +131,7 @@ def test_likelihoods_have_exact_gradients(problem, loss):
 def test_gradient_methods_agree_at_a_fixed_point(problem):
     rng = np.random.default_rng(4)
     y = likely_labels(problem, rng, 0.2)
-    methods = [
-        Truncated(memory=0),
-        BackPropagation(1e-12),
-        Perturbation(),
-        Perturbation(4),
-        pt.gradients.Implicit(),
-    ]
+    methods = [Truncated(memory=0), BackPropagation(1e-12), Perturbation(), Perturbation(4), pt.gradients.Implicit()]
     # tol 0: at a tie the first messages are a fixed point, and the gradient needs more iterations than they do
     for inference in (pt.TRW(iterations=600, tol=0), pt.Smoothed(0.8, iterations=600, tol=0)):
         for loss in ("univariate_logistic", "clique_quadratic"):
@@ -178,9 +164,7 @@ def test_truncation_tends_to_the_fixed_points_gradient():
     graph = pt.Graph.grid((5, 5), n_states=2)
     theta = {"node": rng.standard_normal((25, 2)), "edge": rng.standard_normal((40, 2, 2))}
     y = rng.integers(2, size=25)
-    want = pt.loss_and_gradient(
-        "univariate_logistic", pt.TRW(iterations=999, tol=1e-14), graph, theta, y, "implicit"
-    )
+    want = pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=999, tol=1e-14), graph, theta, y, "implicit")
     gaps = []
     for n in (2, 5, 10, 20, 60):
         found = pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=n, tol=0), graph, theta, y)
@@ -255,10 +239,7 @@ def test_threads_do_not_change_the_gradient(monkeypatch):
 
     rng = np.random.default_rng(8)
     graph = pt.Graph.grid((40, 40), n_states=3)
-    theta = {
-        "node": rng.standard_normal((1600, 3)),
-        "edge": rng.standard_normal((len(graph.scopes["edge"]), 3, 3)),
-    }
+    theta = {"node": rng.standard_normal((1600, 3)), "edge": rng.standard_normal((len(graph.scopes["edge"]), 3, 3))}
     y = rng.integers(3, size=1600)
     one = pt.loss_and_gradient("clique_logistic", pt.TRW(iterations=6, threads=1), graph, theta, y)
     monkeypatch.setattr(pair_engine, "_HAND_OVER", 1)
@@ -324,7 +305,7 @@ def test_contrastive_divergence_estimates_the_likelihoods_gradient():
     theta = {"node": node, "edge": edge}
     y = rng.integers(2, size=3 * n)
     want = pt.loss_and_gradient("likelihood", pt.Exact(), graph, theta, y)[1]
-    loss = LOSSES["contrastive_divergence"](sweeps=50)
+    loss = ContrastiveDivergence(sweeps=50)
     found = pt.loss_and_gradient(loss, pt.Exact(), graph, theta, y)[1]
     for kind in theta:
         np.testing.assert_allclose(found[kind] / n, want[kind] / n, atol=0.06)
@@ -368,10 +349,7 @@ BAD = [
     ({"inference": pt.Smoothed(0)}, "epsilon = 0"),
     ({"inference": pt.TRW(schedule="residual")}, "residual"),
     ({"inference": pt.LinearProgram()}, "no iterations to differentiate"),
-    (
-        {"inference": pt.LinearProgram(), "gradient": "perturbation"},
-        "LinearProgram: its marginals are not a smooth",
-    ),
+    ({"inference": pt.LinearProgram(), "gradient": "perturbation"}, "LinearProgram: its marginals are not a smooth"),
     ({"inference": pt.Gibbs(), "gradient": "perturbation"}, "Gibbs: its marginals are not a smooth"),
     ({"loss": "truncated_likelihood", "inference": pt.Gibbs()}, "no entropy"),
 ]
@@ -416,8 +394,7 @@ def random_problem(graph, size, seed=0):
     rng = np.random.default_rng(seed)
     states = int(graph.n_states[0])
     theta = {
-        kind: size * rng.normal(size=(len(scope), *[states] * scope.shape[1]))
-        for kind, scope in graph.scopes.items()
+        kind: size * rng.normal(size=(len(scope), *[states] * scope.shape[1])) for kind, scope in graph.scopes.items()
     }
     return theta, rng.integers(states, size=graph.n_variables)
 
@@ -609,10 +586,7 @@ def test_gradients_have_the_shape_of_theta(gradient, dtype):
 def slow_mean_field():
     """Near the coupling at which mean field changes its phase, each iteration takes a small step only."""
     rng, graph = np.random.default_rng(1), pt.Graph.grid((6, 6), n_states=2)
-    theta = {
-        "node": 0.01 * rng.standard_normal((36, 2)),
-        "edge": 0.28 * np.array([[1.0, -1.0], [-1.0, 1.0]]),
-    }
+    theta = {"node": 0.01 * rng.standard_normal((36, 2)), "edge": 0.28 * np.array([[1.0, -1.0], [-1.0, 1.0]])}
     return graph, theta, rng.integers(0, 2, 36)
 
 
@@ -642,6 +616,4 @@ def test_back_propagation_of_labels_that_are_all_but_excluded(method):
 def test_back_propagation_warns_where_inference_is_slow():
     graph, theta, y = slow_mean_field()
     with pytest.warns(pt.ConvergenceWarning, match="converges so slowly"):
-        pt.loss_and_gradient(
-            "univariate_logistic", pt.MeanField(iterations=10_000), graph, theta, y, "backpropagation"
-        )
+        pt.loss_and_gradient("univariate_logistic", pt.MeanField(iterations=10_000), graph, theta, y, "backpropagation")

@@ -267,9 +267,7 @@ def test_a_grid_of_many_axes_of_one_variable_is_built_at_once():
     wide = pt.Graph.grid((3, *(1,) * 20, 4), n_states=2)
     assert np.array_equal(wide.scopes["edge"], pt.Graph.grid((3, 4), n_states=2).scopes["edge"])
     every = pt.Graph.grid((3, 1, 4), n_states=2, neighbours=26)
-    assert np.array_equal(
-        every.scopes["edge"], pt.Graph.grid((3, 4), n_states=2, neighbours=8).scopes["edge"]
-    )
+    assert np.array_equal(every.scopes["edge"], pt.Graph.grid((3, 4), n_states=2, neighbours=8).scopes["edge"])
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ import potentia as pt
 import reference as ref
 from potentia import Potts
 from potentia.base.types import InfeasibleError, PotentiaError
-from potentia.graph.scores import (
-    Scores,
-    indicators_to_labels,
-    labels_to_indicators,
-    observed_states,
-    score_labels,
-)
+from potentia.graph.scores import Scores, indicators_to_labels, labels_to_indicators, observed_states, score_labels
 from potentia.graph.structure import Graph
 from zoo import Problem, problems
 
@@ -34,9 +28,7 @@ def test_labels_survive_the_way_to_indicators_and_back(data, problem: Problem) -
             seen = np.all(labels[scope] >= 0)
             assert table.sum() == seen
             assert not seen or table[tuple(labels[scope])] == 1
-    covered = {
-        i for s in graph.scopes.values() for row in s if np.all(labels[row] >= 0) for i in row.tolist()
-    }
+    covered = {i for s in graph.scopes.values() for row in s if np.all(labels[row] >= 0) for i in row.tolist()}
     np.testing.assert_array_equal(back, [y if i in covered else -1 for i, y in enumerate(labels)])
 
 

@@ -52,11 +52,7 @@ def test_reads_merges_and_sorts_scopes(tmp_path):
     graph, theta = uai.read(saved(tmp_path, GOOD))
     assert graph.kinds == ("node", "edge", "clique3")
     assert graph.n_states.tolist() == [2, 3, 2]
-    assert {k: s.tolist() for k, s in graph.scopes.items()} == {
-        "node": [[0]],
-        "edge": [[1, 2]],
-        "clique3": [[0, 1, 2]],
-    }
+    assert {k: s.tolist() for k, s in graph.scopes.items()} == {"node": [[0]], "edge": [[1, 2]], "clique3": [[0, 1, 2]]}
     np.testing.assert_allclose(np.exp(theta["node"]), [[0.25, 0.75]])
     # the table over (2, 1) is turned, then multiplied with the one over (1, 2); 0 becomes -inf
     np.testing.assert_allclose(np.exp(theta["edge"]), [[[1, 400], [0, 5], [3, 6]]])
@@ -106,20 +102,14 @@ BAD_MODELS = {
     "negative count": ("MARKOV -1", "the number of variables should be a whole number, not '-1'"),
     "fraction": ("MARKOV 1.0", "should be a whole number, not '1.0'"),
     "endless digits": ("MARKOV " + "9" * 5000, "should be a whole number"),
-    "more variables than file": (
-        "MARKOV 99999999999 2",
-        "the list of state counts needs 99999999999 entries",
-    ),
+    "more variables than file": ("MARKOV 99999999999 2", "the list of state counts needs 99999999999 entries"),
     "states cut short": ("MARKOV 3 2 2", "the list of state counts needs 3 entries, 2 are left"),
     "no states": ("MARKOV 2 2 0 0", "variable 1 has 0 states"),
     "factor count missing": ("MARKOV 1 2", "the number of factors needs 1 entries"),
     "scopes cut short": ("MARKOV 2 2 2 2 1 0", "the size of the scope of factor 1 needs 1 entries"),
     "scope cut short": ("MARKOV 2 2 2 1 2 0", "the scope of factor 0 needs 2 entries, 1 are left"),
     "variable out of range": ("MARKOV 2 2 2 1 1 2 2 1 1", "factor 0 names variable 2; the model has 0..1"),
-    "variable twice": (
-        "MARKOV 2 2 2 1 2 1 1 4 1 1 1 1",
-        "factor 0 names a variable twice in its scope [1, 1]",
-    ),
+    "variable twice": ("MARKOV 2 2 2 1 2 1 1 4 1 1 1 1", "factor 0 names a variable twice in its scope [1, 1]"),
     "table missing": ("MARKOV 1 2 1 1 0", "the size of the table of factor 0 needs 1 entries"),
     "table size": ("MARKOV 1 2 1 1 0 3 1 1 1", "the table of factor 0 has 3 entries; its variables need 2"),
     "table cut short": ("MARKOV 1 2 1 1 0 2 1", "the table of factor 0 needs 2 entries, 1 are left"),
@@ -160,9 +150,7 @@ def test_binary_and_broken_xz_files(tmp_path):
     packed = lzma.compress(GOOD.encode())
     for name, data in (("cut.uai.xz", packed[:-20]), ("wrong.uai.xz", GOOD.encode())):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(
-            PotentiaError, match=f"{name}: the file cannot be read: it is not a complete xz file"
-        ):
+        with pytest.raises(PotentiaError, match=f"{name}: the file cannot be read: it is not a complete xz file"):
             uai.read(tmp_path / name)
 
 
@@ -223,11 +211,7 @@ def test_round_trip(tmp_path, name):
 
 def test_writes_shared_tables_and_other_kinds(tmp_path):
     graph = Graph([2, 2, 3], {"left": [[1, 0]], "right": [[0, 1]], "tail": [[2]]})
-    theta = {
-        "left": np.array([[0.0, 1.0], [2.0, 3.0]]),
-        "right": None,
-        "tail": np.array([[-np.inf, 0.0, 1.0]]),
-    }
+    theta = {"left": np.array([[0.0, 1.0], [2.0, 3.0]]), "right": None, "tail": np.array([[-np.inf, 0.0, 1.0]])}
     uai.write(tmp_path / "out.uai", graph, theta)
     again, scores = uai.read(tmp_path / "out.uai")
     assert again.kinds == ("node", "edge")
@@ -331,11 +315,7 @@ def test_malformed_results(tmp_path, text, sentence):
 def test_reads_the_compressed_geometric_surface_model():
     graph, theta = uai.read(DATA / "uai" / "GeomSurf-7-gm256.uai.xz")
     assert graph.n_variables == 787
-    assert {k: t.shape for k, t in theta.items()} == {
-        "node": (787, 7),
-        "edge": (2180, 7, 7),
-        "clique3": (560, 7, 7, 7),
-    }
+    assert {k: t.shape for k, t in theta.items()} == {"node": (787, 7), "edge": (2180, 7, 7), "clique3": (560, 7, 7, 7)}
 
 
 @needs("uai")

@@ -53,9 +53,7 @@ def test_mini_buckets_bound_log_z_on_both_sides_and_are_exact_without_splits():
         tight, most = above.tighten(loose, 20, forever), below.tighten(least, 20, forever)
         assert loose + slack >= tight >= log_z - slack
         assert least - slack <= most <= log_z + slack
-        assert above.send() == pytest.approx(
-            tight, abs=slack
-        )  # the messages left are those of the best bound
+        assert above.send() == pytest.approx(tight, abs=slack)  # the messages left are those of the best bound
         gaps.append((loose - log_z, tight - log_z))
     before, after = np.mean(gaps, axis=0)
     assert after < 0.3 * before
@@ -225,12 +223,7 @@ def test_scores_of_other_labellings_and_lower_bounds(monkeypatch):
 
 def test_marginal_map_refuses_bad_queries():
     graph = pt.Graph.chain(3, n_states=2)
-    for query, words in (
-        ([3], "names variable 3"),
-        ([0, 0], "twice"),
-        ([], "list of variables"),
-        ([[0]], "shape"),
-    ):
+    for query, words in (([3], "names variable 3"), ([0, 0], "twice"), ([], "list of variables"), ([[0]], "shape")):
         with pytest.raises(PotentiaError, match=words):
             pt.MAP(query=query).infer(graph, {})
     result = pt.MAP(query=[0]).infer(graph, {"node": np.zeros((3, 2)), "edge": np.zeros((2, 2, 2))})

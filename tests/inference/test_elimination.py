@@ -18,7 +18,7 @@ from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference import elimination
 from potentia.inference.elimination import adjacency, find_order, plan
-from potentia.kernels.ordering import order_cliques
+from potentia.kernels.traversal import order_cliques
 
 UAI = DATA / "uai"
 
@@ -54,9 +54,7 @@ def draw_model(seed, forbid=0.0, scale=1.0):
 def check_against_brute_force(graph, theta, observed):
     scores = Scores(graph, theta, observed)
     result = elimination.eliminate(scores)
-    assert result.value == pytest.approx(
-        reference.log_partition(graph, theta, observed), rel=1e-11, abs=1e-11
-    )
+    assert result.value == pytest.approx(reference.log_partition(graph, theta, observed), rel=1e-11, abs=1e-11)
     assert elimination.log_partition(scores) == result.value
     expected = reference.marginals(graph, theta, observed)
     assert set(result.marginals) == set(expected)
@@ -140,9 +138,7 @@ def test_sample_frequencies():
     scores = Scores(graph, theta, observed)
     samples = elimination.sample(scores, 40_000, np.random.default_rng(5))
     every = reference.labellings(graph)
-    p = np.exp(
-        reference.label_scores(graph, theta, observed) - reference.log_partition(graph, theta, observed)
-    )
+    p = np.exp(reference.label_scores(graph, theta, observed) - reference.log_partition(graph, theta, observed))
     place = np.ravel_multi_index(tuple(samples.T), tuple(graph.n_states))
     count = np.bincount(place, minlength=len(every))
     assert count[p == 0].sum() == 0

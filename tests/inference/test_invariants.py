@@ -28,9 +28,7 @@ def models(draw):
     states = draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     pairs = draw(
-        st.sets(
-            st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1]), max_size=6
-        )
+        st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(lambda p: p[0] != p[1]), max_size=6)
     )
     regions = {"node": np.arange(n)[:, None], "edge": np.array(sorted(pairs), dtype=int).reshape(-1, 2)}
     if n > 2 and draw(st.booleans()):
@@ -124,9 +122,7 @@ def test_the_gradient_of_a_shared_table_is_the_sum_over_its_regions(method, sche
         return
     labels = reference.labellings(graph)[f.argmax()]
     few_steps = method(iterations=3, tol=0, schedule=schedule)
-    value, shared = pt.loss_and_gradient(
-        "clique_logistic", few_steps, graph, {"node": node, "edge": table}, labels
-    )
+    value, shared = pt.loss_and_gradient("clique_logistic", few_steps, graph, {"node": node, "edge": table}, labels)
     same, each = pt.loss_and_gradient("clique_logistic", few_steps, graph, written, labels)
     assert value == pytest.approx(same, abs=1e-9)
     np.testing.assert_allclose(shared["node"], each["node"], atol=1e-9)

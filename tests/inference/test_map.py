@@ -319,9 +319,7 @@ def test_dual_ascent_knows_pairs_without_scores_by_shape() -> None:
     assert d.tables.size == 2 * (8 + 12 + 6 + 4 + 6 + 8)
     labels = np.zeros(4, dtype=np.int64)
     bound = min(sweep(d, k % 2 == 0, False, labels) for k in range(20))
-    assert bound == pytest.approx(
-        ref.max_score(graph, theta)
-    )  # a forest once pairs without scores are left out
+    assert bound == pytest.approx(ref.max_score(graph, theta))  # a forest once pairs without scores are left out
 
 
 def test_dual_ascent_keeps_shared_tables_shared() -> None:
@@ -619,9 +617,7 @@ def test_a_labelling_has_no_gradient():
     graph = pt.Graph.chain(3, n_states=2)
     theta = {"node": np.zeros((3, 2)), "edge": np.eye(2)}
     with pytest.raises(pt.PotentiaError, match="not a smooth function of the scores"):
-        pt.loss_and_gradient(
-            "univariate_logistic", pt.MAP(), graph, theta, [0, 1, 0], gradient="perturbation"
-        )
+        pt.loss_and_gradient("univariate_logistic", pt.MAP(), graph, theta, [0, 1, 0], gradient="perturbation")
 
 
 def test_diverse_labellings_follow_the_definition():

@@ -33,17 +33,13 @@ def assert_marginals(result, problem, atol=1e-10):
     for kind in problem.graph.kinds:
         for found, right in zip(result.marginals[kind], expected[kind], strict=True):
             np.testing.assert_allclose(found, right, atol=atol)
-    np.testing.assert_allclose(
-        result.variable_marginals, reference.variable_marginals(*problem.model), atol=atol
-    )
+    np.testing.assert_allclose(result.variable_marginals, reference.variable_marginals(*problem.model), atol=atol)
 
 
 # -- exact where they must be -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "method", [pt.LoopyBP(**LONG), pt.TRW(**LONG), pt.Exact()], ids=["bp", "trw", "exact"]
-)
+@pytest.mark.parametrize("method", [pt.LoopyBP(**LONG), pt.TRW(**LONG), pt.Exact()], ids=["bp", "trw", "exact"])
 @pytest.mark.parametrize("problem", zoo.problems(is_forest=True), **named)
 def test_exact_on_forests(problem, method):
     result = method.infer(*problem.model)
@@ -98,9 +94,7 @@ def test_trw_meets_the_textbook_fixed_point(problem):
 RESTLESS = ("frustrated", "huge")
 
 
-@pytest.mark.parametrize(
-    "problem", [p for p in zoo.problems(pairwise=True) if p.name not in RESTLESS], **named
-)
+@pytest.mark.parametrize("problem", [p for p in zoo.problems(pairwise=True) if p.name not in RESTLESS], **named)
 def test_loopy_bp_meets_the_textbook_fixed_point(problem):
     result = pt.LoopyBP(damping=0.3, **LONG).infer(*problem.model)
     mu, met = reference.textbook(*problem.model[:2], 1.0, problem.observed, damping=0.3)
@@ -120,7 +114,7 @@ def updated_variables(engine):
         order = engine.layout.variable.ravel()
         return [int(i) for i in order if i >= 0]
     regions = engine.scores.regions
-    return [int(regions.scope[regions.scope_ptr[unit]]) for unit in engine.order.units]
+    return [int(regions.scope[regions.scope_ptr[unit]]) for unit in engine.units]
 
 
 @pytest.mark.parametrize("schedule", ["coloured", "sequential"])
@@ -146,9 +140,7 @@ def test_every_iteration_is_that_of_algorithm_three(problem, method, schedule):
 
 def star_twin(problem, entropy):
     scopes, tables = reference.region_tables(*problem.model)
-    return naive_engines.Star(
-        scopes, tables, reference.links(scopes, entropy.links), list(entropy.counting)
-    ), tables
+    return naive_engines.Star(scopes, tables, reference.links(scopes, entropy.links), list(entropy.counting)), tables
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
@@ -327,9 +319,7 @@ def test_results_do_not_depend_on_the_path_that_ran(problem, method):
     assert pairs.value == pytest.approx(regions.value, abs=1e-11 * scale)
     if method != "maximum":  # an indicator may fall either way at a tie
         # where scores of 1e4 meet epsilon 1e-3, rounding of 1e-12 in a score moves a marginal by 1e-9
-        np.testing.assert_allclose(
-            pairs.singles, regions.singles, atol=1e-8 if "huge" in problem.name else 1e-10
-        )
+        np.testing.assert_allclose(pairs.singles, regions.singles, atol=1e-8 if "huge" in problem.name else 1e-10)
 
 
 def test_probability_and_log_blocks_meet_in_one_graph():
@@ -378,11 +368,7 @@ def test_the_residual_of_damped_messages_leaves_out_empty_slots(case, monkeypatc
 
 def test_one_shared_table_equals_the_same_table_for_every_pair():
     rng = np.random.default_rng(4)
-    for graph in (
-        pt.Graph.grid((7, 9), n_states=3),
-        pt.Graph.complete(6, n_states=3),
-        pt.Graph.chain(40, n_states=3),
-    ):
+    for graph in (pt.Graph.grid((7, 9), n_states=3), pt.Graph.complete(6, n_states=3), pt.Graph.chain(40, n_states=3)):
         table, nodes = rng.normal(size=(3, 3)), rng.normal(size=(graph.n_variables, 3))
         every = np.broadcast_to(table, (len(graph.scopes["edge"]), 3, 3))
         for epsilon in (0.5, 1e-4, 0.0):
@@ -468,10 +454,7 @@ def test_damping_keeps_fixed_points_and_helps_where_bp_oscillates():
     np.testing.assert_allclose(plain.variable_marginals, damped.variable_marginals, atol=1e-9)
     rng = np.random.default_rng(0)
     graph = pt.Graph.complete(5, n_states=2)
-    theta = {
-        "node": rng.normal(size=(5, 2)) / 2,
-        "edge": rng.choice([-1.5, 1.5], size=(10, 1, 1)) * np.eye(2),
-    }
+    theta = {"node": rng.normal(size=(5, 2)) / 2, "edge": rng.choice([-1.5, 1.5], size=(10, 1, 1)) * np.eye(2)}
     assert not pt.LoopyBP(iterations=500, damping=0.0).infer(graph, theta).converged
     assert pt.LoopyBP(iterations=500, damping=0.7).infer(graph, theta).converged
 
@@ -509,9 +492,7 @@ def test_rho_per_clique_and_per_kind():
 
 def test_kikuchi_differs_from_bethe_on_squares_and_is_better():
     rng = np.random.default_rng(8)
-    squares = np.array(
-        [[r * 4 + c, r * 4 + c + 1, r * 4 + c + 4, r * 4 + c + 5] for r in range(3) for c in range(3)]
-    )
+    squares = np.array([[r * 4 + c, r * 4 + c + 1, r * 4 + c + 4, r * 4 + c + 5] for r in range(3) for c in range(3)])
     plain = pt.Graph.grid((4, 4), n_states=2)
     graph = pt.Graph([2] * 16, {**plain.scopes, "square": squares})
     theta = {"node": rng.normal(size=(16, 2)) * 0.3, "edge": rng.normal(size=(24, 2, 2))}
@@ -693,10 +674,7 @@ def test_a_warm_start_takes_states_that_are_newly_forbidden(n_states, schedule):
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((10, 12), n_states=n_states)
     edges = len(graph.scopes["edge"])
-    theta = {
-        "node": 2 * rng.normal(size=(120, n_states)),
-        "edge": 2 * rng.normal(size=(edges, n_states, n_states)),
-    }
+    theta = {"node": 2 * rng.normal(size=(120, n_states)), "edge": 2 * rng.normal(size=(edges, n_states, n_states))}
     method = pt.TRW(iterations=2000, tol=1e-10, schedule=schedule)
     free = method.infer(graph, theta)
     for _ in range(10):
@@ -719,9 +697,7 @@ def test_marginals_of_pairs_are_made_on_demand_and_survive_pickling_and_later_ca
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(late)).marginals["node"], late.marginals["node"])
     assert list(late.marginals) == ["node", "edge"]
     assert len(late.marginals) == 2
-    np.testing.assert_allclose(
-        expected.sum(axis=2), early.variable_marginals[graph.scopes["edge"][:, 0]], atol=1e-5
-    )
+    np.testing.assert_allclose(expected.sum(axis=2), early.variable_marginals[graph.scopes["edge"][:, 0]], atol=1e-5)
 
 
 @pytest.mark.parametrize("problem", zoo.problems(), **named)
@@ -736,11 +712,7 @@ def test_single_precision_tables_give_nearly_the_same(problem):
 
 
 def _in_single(tables):
-    return (
-        [np.asarray(t, np.float32) for t in tables]
-        if isinstance(tables, list)
-        else np.asarray(tables, np.float32)
-    )
+    return [np.asarray(t, np.float32) for t in tables] if isinstance(tables, list) else np.asarray(tables, np.float32)
 
 
 def _in_double(tables):
@@ -831,9 +803,7 @@ def test_optimised_weights_exclude_given_ones_and_gradients():
     with pytest.raises(pt.PotentiaError, match="leave rho=None"):
         pt.TRW(rho=0.5, optimise_rho=True).infer(graph, theta)
     with pytest.raises(pt.PotentiaError, match="no gradient"):
-        pt.loss_and_gradient(
-            "univariate_logistic", pt.TRW(optimise_rho=True), graph, theta, np.zeros(36, dtype=int)
-        )
+        pt.loss_and_gradient("univariate_logistic", pt.TRW(optimise_rho=True), graph, theta, np.zeros(36, dtype=int))
 
 
 def test_oscillating_messages_are_damped_and_called_so():
@@ -1098,9 +1068,7 @@ FLOAT32 = {
 def test_values_of_single_precision_are_those_of_the_scores_at_the_messages(name, states, scale):
     """A warm start with the same messages in double precision, without a step, has the same value."""
     graph = pt.Graph.grid((12, 15), n_states=states)
-    theta = {
-        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(3)).items()
-    }
+    theta = {k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(3)).items()}
     double = {k: t.astype(np.float64) for k, t in theta.items()}
     found = FLOAT32[name].infer(graph, theta)
     same = replace(FLOAT32[name], iterations=0).infer(graph, double, start=found)
@@ -1113,9 +1081,7 @@ def test_values_of_single_precision_are_those_of_the_scores_at_the_messages(name
 @pytest.mark.parametrize("scale", [1e-9, 1.0])
 def test_exact_is_exact_for_scores_of_single_precision(scale):
     graph = pt.Graph.chain(40, n_states=3)
-    theta = {
-        k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(4)).items()
-    }
+    theta = {k: (scale * t).astype(np.float32) for k, t in zoo.scores(graph, np.random.default_rng(4)).items()}
     double = {k: t.astype(np.float64) for k, t in theta.items()}
     for method in (pt.Exact(), pt.LoopyBP(iterations=300, tol=1e-12)):
         one, two = method.infer(graph, theta), method.infer(graph, double)
@@ -1176,19 +1142,13 @@ def test_a_random_schedule_counts_two_iterations_before_it_calls_itself_converge
     never = -np.inf
     table = np.array([[0.72546738, 0.35886783, never], [0.6078252, 0.0, never], [never, never, -1.05764866]])
     node = np.random.default_rng(0).standard_normal((5, 3))
-    node[:3] = [
-        [2.17667971, -0.77687543, -0.76901713],
-        [0.01930486, -0.23350902, 0.35981523],
-        [1.088, 0.407, 1.864],
-    ]
+    node[:3] = [[2.17667971, -0.77687543, -0.76901713], [0.01930486, -0.23350902, 0.35981523], [1.088, 0.407, 1.864]]
     graph = pt.Graph([3] * 5, {"node": np.arange(5)[:, None], "edge": [[0, 1], [1, 2]]})
     theta = {"node": node, "edge": np.stack([table, table])}
     truth = pt.Smoothed(0.5, iterations=5000, tol=1e-14).infer(graph, theta)
     for seed in range(20):
         method = pt.Smoothed(0.5, schedule="random", seed=seed, iterations=5000, tol=1e-12)
-        np.testing.assert_allclose(
-            method.infer(graph, theta).variable_marginals, truth.variable_marginals, atol=1e-10
-        )
+        np.testing.assert_allclose(method.infer(graph, theta).variable_marginals, truth.variable_marginals, atol=1e-10)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -7,7 +7,7 @@ import pytest
 
 import potentia as pt
 import zoo
-from potentia.base import threads as _threads
+from potentia.base import resources as _threads
 from potentia.inference import pair_engine
 from potentia.inference.engine import _likely_left
 from sweep_counter import counted_updates
@@ -53,9 +53,7 @@ MODELS = {name: (graph, theta) for name, graph, theta in _models()}
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(
-    "method", [pt.TRW(iterations=12, tol=0), pt.LoopyBP(iterations=9, tol=0, damping=0.2)]
-)
+@pytest.mark.parametrize("method", [pt.TRW(iterations=12, tol=0), pt.LoopyBP(iterations=9, tol=0, damping=0.2)])
 @pytest.mark.parametrize("model", MODELS)
 def test_results_and_gradients_are_those_of_iterations_one_by_one(model, method, threads, monkeypatch):
     graph, theta = MODELS[model]

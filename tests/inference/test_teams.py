@@ -11,8 +11,8 @@ import pytest
 
 import potentia as pt
 import zoo
-from potentia.base import threads as _threads
-from potentia.base.threads import PIECES, cut_ranges, piece_of, run_team
+from potentia.base import resources as _threads
+from potentia.base.resources import PIECES, cut_ranges, piece_of, run_team
 from potentia.graph.scores import Scores
 from potentia.inference import pair_engine
 from potentia.inference.engine import run_lists, unit_lists
@@ -84,12 +84,7 @@ def test_gradients_of_a_team(model, gradient, iterations):
     y = np.zeros(graph.n_variables, dtype=int)
     (value, one), *more = (
         pt.loss_and_gradient(
-            "univariate_logistic",
-            pt.TRW(iterations=iterations, threads=threads),
-            graph,
-            theta,
-            y,
-            gradient=gradient,
+            "univariate_logistic", pt.TRW(iterations=iterations, threads=threads), graph, theta, y, gradient=gradient
         )
         for threads in (1, 2)
     )
@@ -175,7 +170,7 @@ def test_a_forked_process_has_teams_of_its_own():
 
 _LATER = """
 import sys, potentia
-from potentia.base.threads import one_blas_thread
+from potentia.base.resources import one_blas_thread
 from threadpoolctl import threadpool_info, threadpool_limits
 with one_blas_thread():
     assert "scipy.special" not in sys.modules

@@ -133,9 +133,7 @@ def test_gradients_are_those_of_the_tables_contracted(name: str, method: str) ->
     y = np.random.default_rng(1).integers(0, LABELS, graph.n_variables)
     y[3], y[8] = 0, -1
     unit = written(value.with_weight(1.0), 1, LABELS)[0]
-    for loss, gradient in product(
-        ("univariate_logistic", "clique_logistic"), ("truncated", "backpropagation")
-    ):
+    for loss, gradient in product(("univariate_logistic", "clique_logistic"), ("truncated", "backpropagation")):
         settled = replace(METHODS[method], iterations=300)
         args = (loss, settled if gradient == "backpropagation" else METHODS[method], graph)
         got, d_got = pt.loss_and_gradient(*args, {"node": node, "edge": value}, y, gradient=gradient)
@@ -201,11 +199,7 @@ def test_which_problems_take_the_quick_messages() -> None:
 def test_negative_and_steep_weights_are_written_out(weight: float) -> None:
     graph = grid(4, (3, 4))
     m, node = len(graph.scopes["edge"]), nodes(grid(4, (3, 4)))
-    for value in (
-        pt.Potts(weight),
-        pt.TruncatedLinear(np.full(m, weight), 2),
-        pt.TruncatedQuadratic(weight, 3),
-    ):
+    for value in (pt.Potts(weight), pt.TruncatedLinear(np.full(m, weight), 2), pt.TruncatedQuadratic(weight, 3)):
         for method in (pt.TRW(iterations=10), pt.Smoothed(0.0, iterations=10), pt.MeanField(iterations=5)):
             found = method.infer(graph, {"node": node, "edge": value})
             assert_same(found, method.infer(graph, {"node": node, "edge": written(value, m, 4)}), 1e-10)
@@ -228,11 +222,7 @@ def test_beside_dense_kinds_and_larger_regions() -> None:
             "far": pt.TruncatedLinear(0.3, 2),
         }
         same = {**theta, "across": written(theta["across"], 11, 4), "far": written(theta["far"], 2, 4)}
-        for method in (
-            pt.TRW(iterations=9, tol=0),
-            pt.MeanField(iterations=5, tol=0),
-            pt.Smoothed(0.2, iterations=5),
-        ):
+        for method in (pt.TRW(iterations=9, tol=0), pt.MeanField(iterations=5, tol=0), pt.Smoothed(0.2, iterations=5)):
             assert_same(method.infer(graph, theta), method.infer(graph, same))
             _, got = pt.loss_and_gradient("univariate_logistic", method, graph, theta, y)
             _, want = pt.loss_and_gradient("univariate_logistic", method, graph, same, y)
@@ -240,17 +230,10 @@ def test_beside_dense_kinds_and_larger_regions() -> None:
                 assert np.abs(got[kind] - want[kind]).max() < 1e-11
             unit = written(pt.Potts(1.0), 1, 4)[0]
             assert np.abs(got["across"] - (want["across"] * unit).sum(axis=(1, 2))).max() < 1e-11
-    both = {
-        "node": node,
-        "across": pt.Potts(0.4),
-        "down": pt.Potts(rng.uniform(0, 1, 8)),
-        "far": pt.Potts(0.0),
-    }
+    both = {"node": node, "across": pt.Potts(0.4), "down": pt.Potts(rng.uniform(0, 1, 8)), "far": pt.Potts(0.0)}
     graph = pt.Graph([4] * 12, regions)
     dense = {k: v if k == "node" else written(v, len(regions[k]), 4) for k, v in both.items()}
-    assert_same(
-        pt.TRW(iterations=9, tol=0).infer(graph, both), pt.TRW(iterations=9, tol=0).infer(graph, dense)
-    )
+    assert_same(pt.TRW(iterations=9, tol=0).infer(graph, both), pt.TRW(iterations=9, tol=0).infer(graph, dense))
     _, got = pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=4), graph, both, y)
     _, want = pt.loss_and_gradient("univariate_logistic", pt.TRW(iterations=4), graph, dense, y)
     assert got["across"] == pytest.approx((want["across"] * unit).sum())
@@ -281,11 +264,7 @@ def test_weights_in_single_precision_and_many_labels() -> None:
     graph = grid(40, (5, 6))
     m, node = len(graph.scopes["edge"]), nodes(grid(40, (5, 6))).astype(np.float32)
     weight = np.random.default_rng(0).uniform(0, 0.2, m).astype(np.float32)
-    for value in (
-        pt.TruncatedLinear(weight, 12),
-        pt.TruncatedLinear(weight),
-        pt.TruncatedQuadratic(weight, 30.0),
-    ):
+    for value in (pt.TruncatedLinear(weight, 12), pt.TruncatedLinear(weight), pt.TruncatedQuadratic(weight, 30.0)):
         for method in (
             pt.TRW(iterations=10, tol=0),
             pt.Smoothed(0.0, iterations=10, tol=0),
@@ -409,9 +388,9 @@ def test_the_risk_is_that_of_a_table_tied_by_hand() -> None:
     crf = pt.CRF({"node": pt.Linear(), "edge": pt.Potts()}, learner=learner).fit(data)
     value = 0.0
     for example in data:
-        value += pt.loss_and_gradient(
-            "univariate_logistic", method, example.graph, crf.theta(example), example.labels
-        )[0]
+        value += pt.loss_and_gradient("univariate_logistic", method, example.graph, crf.theta(example), example.labels)[
+            0
+        ]
     assert crf.history_[-1]["objective"] == pytest.approx(value / 72, rel=1e-9)
 
 
@@ -443,9 +422,7 @@ def test_bounds_schedules_and_diverse_labellings_are_those_of_the_tables_written
         assert bound >= log_z
     residual = pt.TRW(iterations=300, schedule="residual")
     np.testing.assert_allclose(
-        residual.infer(graph, short).variable_marginals,
-        residual.infer(graph, written).variable_marginals,
-        atol=1e-12,
+        residual.infer(graph, short).variable_marginals, residual.infer(graph, written).variable_marginals, atol=1e-12
     )
     one, other = (pt.MAP(exact_search=False).diverse(graph, theta, 3) for theta in (short, written))
     np.testing.assert_array_equal(one.labels, other.labels)
@@ -486,13 +463,9 @@ WEIGHTED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("solver", "hidden"), [("direct", "drop"), ("alternating", "drop"), ("alternating", "soft")]
-)
+@pytest.mark.parametrize(("solver", "hidden"), [("direct", "drop"), ("alternating", "drop"), ("alternating", "soft")])
 @pytest.mark.parametrize("name", WEIGHTED)
-def test_iterated_logistic_passes_messages_by_weights(
-    name: str, solver: str, hidden: str, monkeypatch
-) -> None:
+def test_iterated_logistic_passes_messages_by_weights(name: str, solver: str, hidden: str, monkeypatch) -> None:
     """No L x L table is built for message passing, and the fit is that of written-out tables."""
     states, potential = 12, WEIGHTED[name]
     data = labelled_grids(states)

@@ -134,9 +134,7 @@ def test_any_number_of_processes_gives_the_bits_of_one(n, straight, processes, c
             check_same(crf, straight[name], n)
             examples = LEARNERS[name].examples()
             assert crf.score(examples) == straight[name].score(examples)
-        for a, b in zip(
-            crf.predict_marginals(examples), straight[name].predict_marginals(examples), strict=True
-        ):
+        for a, b in zip(crf.predict_marginals(examples), straight[name].predict_marginals(examples), strict=True):
             np.testing.assert_array_equal(a, b)
     assert all(not held for held in client.run(worker.held_parts).values())
 
@@ -183,9 +181,7 @@ def chains_here():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("potentia.learn.chain_data.cut_lengths", lambda _, cuts=cuts: cuts)
             listed = pt.ChainCRF(**model.get_params()).fit(iter(X), y)
-        held = pt.ChainCRF(**model.get_params()).fit(
-            pt.parts([s.function for s in given.sources], resident=5)
-        )
+        held = pt.ChainCRF(**model.get_params()).fit(pt.parts([s.function for s in given.sources], resident=5))
         own = pt.ChainCRF(**model.get_params()).fit(given)
         assert chain_digest(own) == chain_digest(held) == chain_digest(listed)
         assert own.predict(given) == listed.predict(X)
@@ -276,9 +272,7 @@ def test_calls_are_sent_again_where_all_workers_die(straight, processes, client,
     check_same(crf, straight["direct"])
 
 
-def test_what_was_sent_is_sent_again_where_the_worker_that_has_it_dies(
-    chains_here, processes, client, monkeypatch
-):
+def test_what_was_sent_is_sent_again_where_the_worker_that_has_it_dies(chains_here, processes, client, monkeypatch):
     """Large messages wait on a worker; Dask cancels the calls that need them if it dies."""
     original, killed = Connection._sent, []
 
@@ -361,9 +355,7 @@ def wide(n, columns=60):
     """Examples whose features are most of their bytes."""
     rng = np.random.default_rng(0)
     graph = pt.Graph.chain(40, n_states=2)
-    return [
-        Example(graph, {"node": rng.normal(size=(40, columns))}, rng.integers(2, size=40)) for _ in range(n)
-    ]
+    return [Example(graph, {"node": rng.normal(size=(40, columns))}, rng.integers(2, size=40)) for _ in range(n)]
 
 
 def test_features_do_not_pass_through_the_client_whose_memory_does_not_grow(processes, client):
@@ -399,9 +391,7 @@ def test_what_cannot_work_gets_one_sentence(processes, client):
         return [Example(graph, {"node": np.zeros((2, 3)), "edge": np.zeros((1, 2))}, [0, 1])]
 
     with pt.cluster(client):
-        with pytest.raises(
-            pt.PotentiaError, match=r"raised OSError: no such disk; .* \(part 1, worker tcp://"
-        ):
+        with pytest.raises(pt.PotentiaError, match=r"raised OSError: no such disk; .* \(part 1, worker tcp://"):
             crf.fit(pt.parts([lambda: noisy(1, (6, 8)), fails]))
         with pytest.raises(pt.PotentiaError, match="take solver='one_slack'"):
             pt.CRF(potentials, pt.MaxMargin()).fit(noisy(2))
@@ -411,9 +401,7 @@ def test_what_cannot_work_gets_one_sentence(processes, client):
         with pytest.raises(pt.PotentiaError, match="inside another"), pt.cluster(client):
             pass
         client.run(set_limit, 1000)
-        with pytest.raises(
-            pt.PotentiaError, match=r"part \d .*large.* on worker tcp://.* needs about .* MiB"
-        ):
+        with pytest.raises(pt.PotentiaError, match=r"part \d .*large.* on worker tcp://.* needs about .* MiB"):
             crf.fit(pt.parts([large]))
         client.run(set_limit, 0)
         # the cluster is as it was
@@ -422,9 +410,7 @@ def test_what_cannot_work_gets_one_sentence(processes, client):
     other = sorted(client.scheduler_info()["workers"])[0]
     client.run(set_version, "potentia 0.0", workers=[other])
     with (
-        pytest.raises(
-            pt.PotentiaError, match=rf"worker {other} has potentia 0\.0, but the client has .*restart"
-        ),
+        pytest.raises(pt.PotentiaError, match=rf"worker {other} has potentia 0\.0, but the client has .*restart"),
         pt.cluster(client),
     ):
         pass
@@ -551,9 +537,7 @@ def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, mon
         assert ("workers" in shown[0]) == bool(where)
         labels = [(tmp_path / out / name).read_text() for name in ("a.tsv", "b.tsv")]
         assert labels[0] == gzip.decompress((tmp_path / f"{out}.tsv.gz").read_bytes()).decode()
-        found.append(
-            (chain_digest(pt.load(f"{out}.model").model), labels, shown[3], shown[0]["validation_span_f1"])
-        )
+        found.append((chain_digest(pt.load(f"{out}.model").model), labels, shown[3], shown[0]["validation_span_f1"]))
     assert found[0] == found[1]
     assert [line.rpartition("\t")[0] for line in labels[0].split("\n")] == (
         (tmp_path / "corpus" / "a.tsv").read_text().split("\n")
@@ -615,9 +599,7 @@ def test_a_lost_scheduler_gets_one_sentence_and_the_checkpoint_resumes_without_a
                 cluster.close()
 
         with (
-            pytest.raises(
-                pt.PotentiaError, match=r"connection to the scheduler at .* was lost .*`checkpoint=`"
-            ),
+            pytest.raises(pt.PotentiaError, match=r"connection to the scheduler at .* was lost .*`checkpoint=`"),
             pt.cluster(client),
         ):
             fitted("direct", checkpoint=path, callback=lose)
@@ -751,9 +733,7 @@ def test_the_commands_for_tls_work(tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    given = cluster.replace("--port 8786", f"--host 127.0.0.1 --port {port}").replace(
-        "127.0.0.1:8787", "127.0.0.1:0"
-    )
+    given = cluster.replace("--port 8786", f"--host 127.0.0.1 --port {port}").replace("127.0.0.1:8787", "127.0.0.1:0")
     lines = given.replace("scheduler:8786", f"127.0.0.1:{port}").splitlines()
     monkeypatch.chdir(tmp_path)
     with contextlib.ExitStack() as stack:

@@ -38,10 +38,7 @@ def triples(n_examples=6, seed=0):
         }
         graph = pt.Graph([2] * n, scopes)
         labels = np.repeat(rng.integers(0, 2, size=n), 2)[:n]
-        features = {
-            "node": np.column_stack([labels + rng.normal(size=n), np.ones(n)]),
-            "triple": np.ones((n - 2, 1)),
-        }
+        features = {"node": np.column_stack([labels + rng.normal(size=n), np.ones(n)]), "triple": np.ones((n - 2, 1))}
         found.append(Example(graph, features, labels))
     return found
 
@@ -122,9 +119,7 @@ def test_variables_without_a_region_of_their_own_count(name, solver):
     graph, kinds, examples = pt.Graph([2] * 6, BARE[name]), list(BARE[name]), []
     for _ in range(3):
         y = rng.integers(0, 2, 6)
-        features = {
-            k: y[s].sum(1, keepdims=True) + rng.normal(size=(len(s), 1)) for k, s in graph.scopes.items()
-        }
+        features = {k: y[s].sum(1, keepdims=True) + rng.normal(size=(len(s), 1)) for k, s in graph.scopes.items()}
         examples.append(Example(graph, features, y))
     learner = pt.IteratedLogistic(
         0.3, 12, sweeps=60, message_tol=0, tol=0, solver=solver, delta=None, track_error=False
@@ -137,9 +132,7 @@ def test_variables_without_a_region_of_their_own_count(name, solver):
     for example in examples:
         theta = {kind: 0.3 * t for kind, t in crf.theta(example).items()}
         exact += pt.Smoothed(0.3, iterations=5000, tol=1e-12).infer(graph, theta).value
-        exact -= sum(
-            t[(np.arange(len(t)), *example.labels[graph.scopes[k]].T)].sum() for k, t in theta.items()
-        )
+        exact -= sum(t[(np.arange(len(t)), *example.labels[graph.scopes[k]].T)].sum() for k, t in theta.items())
     assert objectives[-1] == pytest.approx(exact, rel=1e-6)
     learner.delta = "hamming"
     assert crf.fit(examples).history_[-1]["objective"] > objectives[-1] + 1.0
@@ -180,9 +173,7 @@ def test_theorem_1_1_bounds_the_smoothing():
         lp = reference.local_polytope_value(problem.graph, theta) - truth
         sizes = [t.size for tables in theta.values() for t in tables]
         for epsilon in (0.05, 0.5):
-            smooth = (
-                pt.Smoothed(epsilon, iterations=20_000, tol=1e-12).infer(problem.graph, theta).value - truth
-            )
+            smooth = pt.Smoothed(epsilon, iterations=20_000, tol=1e-12).infer(problem.graph, theta).value - truth
             assert lp - 1e-7 <= smooth <= lp + epsilon * np.log(sizes).sum() + 1e-7
 
 
@@ -228,9 +219,7 @@ def test_without_pairs_and_delta_it_is_logistic_regression():
     x = rng.normal(size=(400, 3))
     y = (x @ [1.0, -2.0, 0.5] + rng.normal(size=400) > 0).astype(int)
     graph = pt.Graph(np.full(400, 2), {"node": np.arange(400)[:, None]})
-    crf = pt.CRF(
-        {"node": Linear(ridge=0.7, tol=1e-12, max_iter=1000)}, pt.IteratedLogistic(0.4, delta=None, **SMALL)
-    )
+    crf = pt.CRF({"node": Linear(ridge=0.7, tol=1e-12, max_iter=1000)}, pt.IteratedLogistic(0.4, delta=None, **SMALL))
     crf.fit([Example(graph, {"node": x}, y)])
     coef = crf.potentials_["node"].coef_
     # a two-column softmax with ridge r on both columns is a binary regression with ridge r / 2 on their difference
@@ -242,12 +231,10 @@ def test_direct_and_alternating_agree_for_linear_potentials():
     examples = noisy(2, (5, 6))
     common = {"epsilon": 1.0, "sweeps": 10, "track_error": False, "threads": 1}
     potentials = {"node": Linear(ridge=3.0), "edge": Linear(ridge=3.0)}
-    direct = pt.CRF(
-        potentials, pt.IteratedLogistic(iterations=500, tol=1e-10, solver="direct", **common)
-    ).fit(examples)
-    slow = pt.CRF(
-        potentials, pt.IteratedLogistic(iterations=800, tol=1e-7, solver="alternating", **common)
-    ).fit(examples)
+    direct = pt.CRF(potentials, pt.IteratedLogistic(iterations=500, tol=1e-10, solver="direct", **common)).fit(examples)
+    slow = pt.CRF(potentials, pt.IteratedLogistic(iterations=800, tol=1e-7, solver="alternating", **common)).fit(
+        examples
+    )
     a, b = (crf.history_[-1]["objective"] for crf in (direct, slow))
     assert a == pytest.approx(b, rel=1e-4)
     assert len(direct.history_) < len(slow.history_) / 10
@@ -276,9 +263,7 @@ def test_tied_regions_of_three_variables():
     crf = pt.CRF(potentials, pt.IteratedLogistic(0.5, iterations=8, sweeps=10)).fit(examples)
     objectives = [row["objective"] for row in crf.history_]
     assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))
-    alone = pt.CRF({k: Zero() for k in potentials} | {"node": Linear()}, pt.IteratedLogistic(0.5)).fit(
-        examples
-    )
+    alone = pt.CRF({k: Zero() for k in potentials} | {"node": Linear()}, pt.IteratedLogistic(0.5)).fit(examples)
     test = triples(20, seed=1)
     assert crf.score(test) >= alone.score(test)
     assert crf.potentials_["triple"].n_outputs_ == 8
@@ -309,9 +294,7 @@ def test_hidden_labels_are_dropped_with_their_regions_by_default():
     for e in hidden:
         both = (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1)
         assert both.sum() > 0
-    assert data.n_rows["edge"] == sum(
-        (e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1).sum() for e in hidden
-    )
+    assert data.n_rows["edge"] == sum((e.labels[e.graph.scopes["edge"]] >= 0).all(axis=1).sum() for e in hidden)
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(hidden)
     objectives = [row["objective"] for row in crf.history_]
     assert np.all(np.diff(objectives) <= 1e-9 * np.abs(objectives[:-1]))
@@ -413,13 +396,8 @@ def test_theta_holds_log_scores_that_any_method_can_read():
 
 def test_sparse_features_and_graphs_of_different_sizes():
     dense = [*noisy(1, (5, 6)), *noisy(1, (8, 3), seed=4)]
-    thin = [
-        Example(e.graph, {k: sparse.csr_array(v) for k, v in e.features.items()}, e.labels) for e in dense
-    ]
-    a, b = (
-        pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(d)
-        for d in (dense, thin)
-    )
+    thin = [Example(e.graph, {k: sparse.csr_array(v) for k, v in e.features.items()}, e.labels) for e in dense]
+    a, b = (pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL)).fit(d) for d in (dense, thin))
     assert a.history_[-1]["objective"] == pytest.approx(b.history_[-1]["objective"], rel=1e-6)
 
 
@@ -441,9 +419,7 @@ def test_messages_that_rest_early_save_sweeps_and_lead_to_the_same_objective(sol
     found, counts = [], []
     for rest in (0.0, 1e-2):
         updated.clear()
-        learner = pt.IteratedLogistic(
-            iterations=40, sweeps=25, solver=solver, message_tol=rest, track_error=False
-        )
+        learner = pt.IteratedLogistic(iterations=40, sweeps=25, solver=solver, message_tol=rest, track_error=False)
         found.append(pt.CRF({"node": Linear(ridge=1.0), "edge": Linear(ridge=1.0)}, learner).fit(noisy(3)))
         counts.append(sum(updated))
     assert counts[1] < counts[0] / 2
@@ -457,26 +433,13 @@ def test_history_callback_and_stopping_rule():
     seen = []
     learner = pt.IteratedLogistic(iterations=9, sweeps=3)
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, learner)
-    crf.fit(
-        noisy(),
-        validation=noisy(seed=5),
-        callback=lambda history: seen.append(len(history)) or len(history) == 3,
-    )
+    crf.fit(noisy(), validation=noisy(seed=5), callback=lambda history: seen.append(len(history)) or len(history) == 3)
     assert seen == [1, 2, 3]
     assert [row["iteration"] for row in crf.history_] == [1, 2, 3]
     last = crf.history_[-1]
-    assert last.keys() >= {
-        "objective",
-        "loss_node",
-        "loss_edge",
-        "train_error",
-        "validation_error",
-        "seconds",
-    }
+    assert last.keys() >= {"objective", "loss_node", "loss_edge", "train_error", "validation_error", "seconds"}
     assert last["train_error"] == pytest.approx(1 - crf.score(noisy()))
-    stopped = pt.CRF(
-        {"node": Constant(), "edge": Constant()}, pt.IteratedLogistic(iterations=50, sweeps=20, tol=1e-2)
-    )
+    stopped = pt.CRF({"node": Constant(), "edge": Constant()}, pt.IteratedLogistic(iterations=50, sweeps=20, tol=1e-2))
     assert len(stopped.fit(noisy()).history_) < 50
 
 
@@ -496,9 +459,7 @@ def test_a_resumed_fit_is_the_same_fit(name, tmp_path):
     path = tmp_path / "state"
     half = pt.IteratedLogistic(**{**SMALL, "iterations": 2})
     pt.CRF({"node": make(), "edge": make()}, half).fit(examples, checkpoint=path)
-    rest = pt.CRF({"node": make(), "edge": make()}, pt.IteratedLogistic(**SMALL)).fit(
-        examples, checkpoint=path
-    )
+    rest = pt.CRF({"node": make(), "edge": make()}, pt.IteratedLogistic(**SMALL)).fit(examples, checkpoint=path)
     assert [r["objective"] for r in rest.history_] == [r["objective"] for r in straight.history_]
     with pytest.raises(pt.PotentiaError, match="other options or data"):
         pt.CRF({"node": make(), "edge": make()}, half).fit(noisy(2), checkpoint=path)
@@ -508,9 +469,7 @@ def test_a_direct_fit_can_be_resumed_and_knows_that_it_has_settled(tmp_path):
     potentials, path = {"node": Linear(0.1), "edge": Linear(0.1)}, tmp_path / "state"
 
     def fit(iterations):
-        learner = pt.IteratedLogistic(
-            0.5, iterations, sweeps=20, tol=1e-4, solver="direct", track_error=False
-        )
+        learner = pt.IteratedLogistic(0.5, iterations, sweeps=20, tol=1e-4, solver="direct", track_error=False)
         return pt.CRF(potentials, learner).fit(noisy(), checkpoint=path).history_
 
     with pytest.warns(pt.ConvergenceWarning):
@@ -550,9 +509,7 @@ def test_resuming_changes_nothing_whatever_the_fit(name, tmp_path):
 def test_a_checkpoint_of_another_fit_is_refused(change, tmp_path):
     def fit(potential, epsilon, examples):
         learner = pt.IteratedLogistic(epsilon, **{**SMALL, "iterations": 1})
-        return pt.CRF({"node": potential, "edge": Linear()}, learner).fit(
-            examples, checkpoint=tmp_path / "state"
-        )
+        return pt.CRF({"node": potential, "edge": Linear()}, learner).fit(examples, checkpoint=tmp_path / "state")
 
     fit(Linear(), 0.1, noisy())
     examples = noisy(seed=1 if change == "features" else 0)
@@ -610,9 +567,7 @@ def test_a_delta_of_ones_own_is_checked_and_follows_what_is_kept():
     }
     for words, delta in wrong.items():
         with pytest.raises(pt.PotentiaError, match=words):
-            pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL, delta=delta)).fit(
-                noisy(1)
-            )
+            pt.CRF({"node": Linear(), "edge": Linear()}, pt.IteratedLogistic(**SMALL, delta=delta)).fit(noisy(1))
 
 
 def test_warm_start_continues_from_the_fitted_potentials():
@@ -714,10 +669,7 @@ def test_a_delta_where_an_example_lacks_a_kind_and_a_variable_counts_nothing():
     whole = pt.Graph([2, 2], {"node": [[0], [1]], "edge": [[0, 1]]})
     bare = pt.Graph([2, 2], {"node": [[0], [1]]})
     features = {"node": np.eye(2)}
-    examples = [
-        Example(whole, features, [0, 1]),
-        Example(bare, features, [0, 1], weights=[1.0, 0.0]),
-    ]
+    examples = [Example(whole, features, [0, 1]), Example(bare, features, [0, 1], weights=[1.0, 0.0])]
 
     def delta(example):
         return {"edge": np.ones((1, 2, 2))} if "edge" in example.graph.scopes else {}

@@ -173,9 +173,7 @@ def test_on_a_tree_the_relaxation_is_exact():
     examples = make(pt.Graph.tree([-1, 0, 0, 1], n_states=2), n=5)
     potentials = {"node": pt.Linear(), "edge": pt.Constant()}
     found = [
-        pt.CRF(potentials, pt.MaxMargin(ridge=0.1, inference=oracle, solver="one_slack", **PRECISE)).fit(
-            examples
-        )
+        pt.CRF(potentials, pt.MaxMargin(ridge=0.1, inference=oracle, solver="one_slack", **PRECISE)).fit(examples)
         for oracle in (pt.Exact(), pt.LinearProgram())
     ]
     assert found[0].history_[-1]["objective"] == pytest.approx(found[1].history_[-1]["objective"], rel=1e-5)
@@ -257,19 +255,13 @@ def test_the_potentials_own_ridge_adds_to_the_learners():
     potentials = {"node": pt.Linear(ridge=0.7), "edge": pt.Constant(ridge=0.3)}
     crf = pt.CRF(potentials, pt.MaxMargin(ridge=0.05, **PRECISE)).fit(examples)
     assert objective(crf, examples) == pytest.approx(crf.history_[-1]["objective"], rel=1e-9)
-    lighter = pt.CRF(
-        {"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}, pt.MaxMargin(ridge=0.05, **PRECISE)
-    )
+    lighter = pt.CRF({"node": pt.Linear(ridge=0.0), "edge": pt.Constant()}, pt.MaxMargin(ridge=0.05, **PRECISE))
     assert lighter.fit(examples).history_[-1]["objective"] < crf.history_[-1]["objective"]
 
 
 @pytest.mark.parametrize(
     "node",
-    [
-        pt.Linear(intercept=False),
-        pt.Linear(transformer=PolynomialFeatures(2, include_bias=False)),
-        pt.Constant(),
-    ],
+    [pt.Linear(intercept=False), pt.Linear(transformer=PolynomialFeatures(2, include_bias=False)), pt.Constant()],
     ids=["no intercept", "expanded", "constant"],
 )
 def test_every_linear_potential_is_trained(node):
@@ -304,11 +296,7 @@ class Squares(pt.extend.Potential):
 def test_a_custom_linear_potential_is_trained_as_a_built_in_one():
     examples = words()
     expanded = [
-        pt.Example(
-            e.graph,
-            {**e.features, "node": np.hstack([e.features["node"], e.features["node"] ** 2])},
-            e.labels,
-        )
+        pt.Example(e.graph, {**e.features, "node": np.hstack([e.features["node"], e.features["node"] ** 2])}, e.labels)
         for e in examples
     ]
     learner = pt.MaxMargin(ridge=0.1, iterations=20)
@@ -330,12 +318,9 @@ def test_sparse_features_are_dense_ones():
 
 def test_weights_weigh_mistakes():
     examples = [
-        pt.Example(e.graph, e.features, e.labels, np.linspace(0.5, 2, len(e.labels)))
-        for e in words(states=2, n=5)
+        pt.Example(e.graph, e.features, e.labels, np.linspace(0.5, 2, len(e.labels))) for e in words(states=2, n=5)
     ]
-    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, pt.MaxMargin(ridge=0.05, **PRECISE)).fit(
-        examples
-    )
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, pt.MaxMargin(ridge=0.05, **PRECISE)).fit(examples)
     assert objective(crf, examples) == pytest.approx(crf.history_[-1]["objective"], rel=1e-9)
 
 
@@ -376,9 +361,7 @@ def test_predictions_are_best_labellings_unless_told_otherwise():
 def test_a_fit_can_be_resumed(solver, tmp_path):
     examples = words()
     potentials = {"node": pt.Linear(), "edge": pt.Constant()}
-    short, long = (
-        pt.MaxMargin(ridge=0.02, solver=solver, iterations=n, tol=0, track_error=True) for n in (3, 7)
-    )
+    short, long = (pt.MaxMargin(ridge=0.02, solver=solver, iterations=n, tol=0, track_error=True) for n in (3, 7))
     whole = pt.CRF(potentials, long).fit(examples)
     pt.CRF(potentials, short).fit(examples, checkpoint=tmp_path / "state")
     resumed = pt.CRF(potentials, long).fit(examples, checkpoint=tmp_path / "state")
@@ -406,9 +389,7 @@ def test_a_callback_stops_and_a_limit_warns():
     potentials = {"node": pt.Linear(), "edge": pt.Constant()}
     crf = pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, tol=1e-9)).fit(words(), callback=lambda h: len(h) == 2)
     assert len(crf.history_) == 2
-    with pytest.warns(
-        pt.ConvergenceWarning, match="gap was still .* solver='one_slack' for few large examples"
-    ):
+    with pytest.warns(pt.ConvergenceWarning, match="gap was still .* solver='one_slack' for few large examples"):
         pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, tol=1e-9, iterations=2)).fit(words())
     with pytest.warns(pt.ConvergenceWarning, match="take more iterations or a larger ridge"):
         pt.CRF(potentials, pt.MaxMargin(ridge=1e-3, solver="one_slack", iterations=2)).fit(words())

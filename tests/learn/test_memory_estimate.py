@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import potentia as pt
-from potentia.base import memory
+from potentia.base import resources
 from potentia.learn.data import fit_bytes
 from sample_images import noisy
 
@@ -39,10 +39,7 @@ def test_a_fit_that_needs_more_than_there_is_gets_one_sentence(monkeypatch, tmp_
 def test_the_estimate_grows_with_entries_parameters_and_different_graphs():
     size = 900
     same = noisy(4, (30, 30))
-    other = [
-        pt.Example(pt.Graph.grid((30, 30 + k), n_states=2), {}, np.zeros(30 * (30 + k), int))
-        for k in range(4)
-    ]
+    other = [pt.Example(pt.Graph.grid((30, 30 + k), n_states=2), {}, np.zeros(30 * (30 + k), int)) for k in range(4)]
     bare = [pt.Example(same[0].graph, {}, e.labels) for e in same]
     assert fit_bytes(POTENTIALS, same) > 24 * 4 * (2 * size + 4 * 2 * 29 * 30)
     assert fit_bytes(POTENTIALS, other) > fit_bytes(POTENTIALS, bare)
@@ -54,23 +51,23 @@ def test_the_estimate_grows_with_entries_parameters_and_different_graphs():
 
 def test_what_is_available_is_the_least_of_machine_group_and_process(monkeypatch, tmp_path):
     monkeypatch.delenv("POTENTIA_MEMORY", raising=False)
-    assert 0 < memory.available_memory() < 1e14
+    assert 0 < resources.available_memory() < 1e14
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     try:
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**30, before[1]))
-        assert memory.available_memory() <= 2**30
+        assert resources.available_memory() <= 2**30
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     group = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2].lstrip("/")
     folder = tmp_path / group
     folder.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(memory, "_GROUPS", tmp_path)
-    assert memory._of_group() == math.inf
+    monkeypatch.setattr(resources, "_GROUPS", tmp_path)
+    assert resources._of_group() == math.inf
     (folder / "memory.max").write_text("max\n")
     (folder / "memory.current").write_text("5000000\n")
-    assert memory._of_group() == math.inf
+    assert resources._of_group() == math.inf
     (folder / "memory.max").write_text("8000000\n")
-    assert memory._of_group() == 3e6
+    assert resources._of_group() == 3e6
     (folder / "memory.stat").write_text("anon 1\ninactive_file 1000000\n")
-    assert memory._of_group() == 4e6
+    assert resources._of_group() == 4e6

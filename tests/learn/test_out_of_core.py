@@ -34,19 +34,9 @@ def mixed_examples():
     both = pt.extend.Union([grid, grid]).graph
     bare = pt.Graph([2, 3], {"node": [[0]], "pair": [[0, 1]], "none": np.zeros((0, 2), int)})
     return [
-        Example(
-            chain,
-            {
-                "node": rng.normal(size=(5, 2)),
-                "edge": few_entries(rng, 4, 0.1),
-            },
-        ),
+        Example(chain, {"node": rng.normal(size=(5, 2)), "edge": few_entries(rng, 4, 0.1)}),
         Example(grid, {"node": rng.normal(size=(12, 4)).astype(np.float32)}, np.arange(12) % 2, name="a"),
-        Example(
-            grid,
-            {"edge": few_entries(rng, 17, 0.5)},
-            np.arange(12) % 3 - 1,
-        ),
+        Example(grid, {"edge": few_entries(rng, 17, 0.5)}, np.arange(12) % 3 - 1),
         Example(both, {"node": rng.normal(size=(24, 2))}, weights=rng.uniform(0, 1, 24)),
         Example(bare, {}, [1, 2], [0.5, 0.0], inputs={"node": rng.integers(9, size=(2, 3), dtype=np.uint8)}),
     ]
@@ -129,9 +119,7 @@ def test_a_fit_out_of_core_has_the_bits_of_one_in_memory(name, tmp_path):
     a, b = case.crf().fit(held), case.crf().fit(files)
     assert digest(a) == digest(b)
     for row, other in zip(a.history_, b.history_, strict=True):
-        assert {k: v for k, v in row.items() if k != "seconds"} == {
-            k: v for k, v in other.items() if k != "seconds"
-        }
+        assert {k: v for k, v in row.items() if k != "seconds"} == {k: v for k, v in other.items() if k != "seconds"}
     assert a.score(examples) == b.score(files)
     for x, y in zip(a.predict_marginals(held), b.predict_marginals(files), strict=True):
         np.testing.assert_array_equal(x, y)
@@ -156,10 +144,7 @@ def test_float32_sparse_class_weights_and_loaders_out_of_core(tmp_path):
     examples = [
         Example(
             e.graph,
-            {
-                "node": sparse.csr_array(e.features["node"]),
-                "edge": e.features["edge"].astype(np.float32),
-            },
+            {"node": sparse.csr_array(e.features["node"]), "edge": e.features["edge"].astype(np.float32)},
             e.labels,
             e.weights,
         )
@@ -179,9 +164,7 @@ def test_float32_sparse_class_weights_and_loaders_out_of_core(tmp_path):
 def test_three_variables_and_unlabelled_parts_out_of_core(tmp_path):
     """Regions of three variables keep other messages; a part without labels takes no part."""
     rng = np.random.default_rng(1)
-    graph = pt.Graph(
-        np.full(6, 2), {"edge": [[0, 1], [1, 2], [3, 4]], "triple": [[0, 1, 2], [2, 3, 4], [3, 4, 5]]}
-    )
+    graph = pt.Graph(np.full(6, 2), {"edge": [[0, 1], [1, 2], [3, 4]], "triple": [[0, 1, 2], [2, 3, 4], [3, 4, 5]]})
     examples = [
         Example(
             graph,
@@ -260,9 +243,7 @@ def test_state_files_are_deleted(monkeypatch, tmp_path):
 
     LEARNERS["direct"].crf().fit(files_of(noisy(4, (6, 8)), tmp_path / "data"), callback=look)
     assert all(len(folders) == 1 for folders in seen)
-    assert (
-        max(files for (files,) in seen) <= 4
-    )  # two parts, each with the state of the last step and of this one
+    assert max(files for (files,) in seen) <= 4  # two parts, each with the state of the last step and of this one
     assert not list((tmp_path / "temporary").iterdir())
 
 
@@ -308,11 +289,7 @@ print(data, limit, peak() - before)
 
 def test_memory_is_bounded_by_the_parts_in_flight(tmp_path):
     """Data of eight times the memory of the parts in flight: the fit takes that and a constant."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", MEMORY, str(tmp_path)],
-        capture_output=True,
-        text=True,
-    )
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", MEMORY, str(tmp_path)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     data, limit, taken = map(float, run.stdout.split())
     assert data >= 5 * limit

@@ -44,17 +44,13 @@ def test_a_total_is_the_tree_s_whoever_computes_it(n, seed):
     np.testing.assert_array_equal(add(left, right), tree_total(values.copy()))
 
 
-@given(
-    st.lists(st.integers(0, 700), min_size=1, max_size=6), st.integers(0, 2**31), st.booleans(), st.booleans()
-)
+@given(st.lists(st.integers(0, 700), min_size=1, max_size=6), st.integers(0, 2**31), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_a_stack_is_the_joined_matrix(sizes, seed, thin, selected):
     rng = np.random.default_rng(seed)
     blocks = [rng.normal(size=(n, 3)).astype(rng.choice([np.float32, np.float64])) for n in sizes]
     kept = [np.flatnonzero(rng.random(n) < 0.6) if selected else None for n in sizes]
-    whole = np.concatenate([b if k is None else b[k] for b, k in zip(blocks, kept, strict=True)]).astype(
-        float
-    )
+    whole = np.concatenate([b if k is None else b[k] for b, k in zip(blocks, kept, strict=True)]).astype(float)
     stack = Stack([sparse.csr_array(b) for b in blocks] if thin else blocks, kept)
     assert stack.shape == whole.shape
 
@@ -71,8 +67,7 @@ def test_a_stack_is_the_joined_matrix(sizes, seed, thin, selected):
 
 def test_features_of_large_examples_are_referred_to_and_keep_their_precision():
     examples = [
-        Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels)
-        for e in noisy(3, (20, 20))
+        Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in noisy(3, (20, 20))
     ]
     built = Part(examples, ["node", "edge"])
     for kind in ("node", "edge"):
@@ -176,9 +171,7 @@ def test_a_custom_learner_trains_resumes_tracks_warns_and_saves(tmp_path):
     examples = noisy(2)
     crf = pt.CRF({"node": Linear(), "edge": Linear()}, Still(inner=pt.TRW(iterations=3)))
     path, seen = tmp_path / "state", []
-    crf.fit(
-        examples, checkpoint=path, callback=lambda history: seen.append(len(history)) or len(history) == 2
-    )
+    crf.fit(examples, checkpoint=path, callback=lambda history: seen.append(len(history)) or len(history) == 2)
     with pytest.warns(pt.ConvergenceWarning, match="raise `iterations`"):
         crf.fit(examples, checkpoint=path, callback=lambda history: seen.append(len(history)))
     assert seen == [1, 2, 3, 4]
@@ -191,9 +184,7 @@ def test_a_custom_learner_trains_resumes_tracks_warns_and_saves(tmp_path):
 
 @pytest.mark.parametrize("given", ["ilr", pt.TRW(), Linear(), 3], ids=repr)
 def test_a_wrong_learner_gets_one_sentence(given):
-    with pytest.raises(
-        pt.PotentiaError, match=r"learner must be a Learner, such as pt\.IteratedLogistic\(\)"
-    ):
+    with pytest.raises(pt.PotentiaError, match=r"learner must be a Learner, such as pt\.IteratedLogistic\(\)"):
         pt.CRF({"node": Linear(), "edge": Linear()}, given).fit(noisy(1))
 
 
@@ -244,9 +235,7 @@ def test_a_checkpoint_without_parameters_is_refused(tmp_path):
 )
 def test_fits_in_single_precision_end_at_the_same_objective(learner, size):
     data = pt.datasets.denoising(4, (size, size))
-    single = [
-        Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in data
-    ]
+    single = [Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in data]
     ends = []
     for examples in (data, single):
         potentials = {"node": pt.Linear(ridge=1.0), "edge": pt.Linear(ridge=1.0)}

@@ -10,7 +10,7 @@ import potentia as pt
 from potentia import Constant, Example, Linear, PotentiaError
 from potentia.base import optimise
 from potentia.base.optimise import Search, lbfgs
-from potentia.base.threads import thread_count
+from potentia.base.resources import thread_count
 from potentia.learn import risk_objective
 from potentia.learn.risk import MarginalRisk
 from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
@@ -23,9 +23,7 @@ QUICK = {"iterations": 15, "tol": 0.0, "inference": pt.TRW(iterations=6, tol=0)}
 
 
 def crf(loss="univariate_logistic", node=None, edge=None, **options):
-    return pt.CRF(
-        {"node": node or Linear(), "edge": edge or Linear()}, MarginalRisk(loss, **(QUICK | options))
-    )
+    return pt.CRF({"node": node or Linear(), "edge": edge or Linear()}, MarginalRisk(loss, **(QUICK | options)))
 
 
 def sampled(n_examples, theta, graph, seed=0):
@@ -71,13 +69,14 @@ def test_a_learner_s_threads_are_those_of_all_it_calls(monkeypatch):
     # where shards are shared out, neither of the two inferences asks the same pool for threads of its own
     monkeypatch.setattr("potentia.learn.part.SHARD_ENTRIES", 1)
     both = MarginalRisk("truncated_em", pt.TRW(), clamped=pt.TRW())
-    evaluate, used = risk_objective.evaluate, []
+    used = []
 
-    def watched(loss, inference, gradient, scores, labels, weights, clamped, memory):
-        used.append((inference.threads, clamped.threads))
-        return evaluate(loss, inference, gradient, scores, labels, weights, clamped, memory)
+    class Watched(risk_objective.Methods):
+        def __init__(self, inference, gradient, clamped, starts):
+            used.append((inference.threads, clamped.threads))
+            super().__init__(inference, gradient, clamped, starts)
 
-    monkeypatch.setattr(risk_objective, "evaluate", watched)
+    monkeypatch.setattr(risk_objective, "Methods", Watched)
     pt.CRF({"node": Linear(), "edge": Linear()}, replace(both, iterations=1)).fit(noisy(2))
     assert len(used) % 2 == 0
     assert set(used) == {(1, 1)}
@@ -100,10 +99,7 @@ def test_exact_likelihood_recovers_the_parameters_of_the_model():
     theta = {"node": 0.5 * rng.standard_normal(3), "edge": 0.5 * rng.standard_normal((3, 3))}
     examples = sampled(2000, theta, graph)
     want = pt.Exact().infer(graph, theta).marginals["edge"]
-    for loss, inference in (
-        ("likelihood", pt.Exact()),
-        ("surrogate_likelihood", pt.TRW(rho=1.0, iterations=12)),
-    ):
+    for loss, inference in (("likelihood", pt.Exact()), ("surrogate_likelihood", pt.TRW(rho=1.0, iterations=12))):
         model = pt.CRF(
             {"node": Constant(), "edge": Constant()},
             MarginalRisk(loss, inference, ridge=0.0, iterations=40, tol=0.0, track_error=False),
@@ -122,9 +118,9 @@ def test_exact_likelihood_recovers_the_parameters_of_the_model():
 def test_on_forests_likelihood_and_surrogate_likelihood_are_one():
     examples = noisy(4, (1, 9))
     a = crf("likelihood", inference=pt.Exact(), iterations=60, tol=1e-8).fit(examples)
-    b = crf(
-        "surrogate_likelihood", inference=pt.LoopyBP(iterations=30, tol=1e-12), iterations=60, tol=1e-8
-    ).fit(examples)
+    b = crf("surrogate_likelihood", inference=pt.LoopyBP(iterations=30, tol=1e-12), iterations=60, tol=1e-8).fit(
+        examples
+    )
     assert a.history_[-1]["objective"] == pytest.approx(b.history_[-1]["objective"], rel=1e-5)
 
 
@@ -155,10 +151,7 @@ def test_without_pairs_it_is_logistic_regression():
 def test_hidden_labels_train_on_the_rest():
     train = noisy(6, (10, 10))
     rng = np.random.default_rng(1)
-    holes = [
-        Example(e.graph, e.features, np.where(rng.random(100) < 0.5, -1, e.labels), name=e.name)
-        for e in train
-    ]
+    holes = [Example(e.graph, e.features, np.where(rng.random(100) < 0.5, -1, e.labels), name=e.name) for e in train]
     alone = crf(iterations=0).fit(train).score(train)
     for loss in ("univariate_logistic", "clique_logistic", "surrogate_em", "truncated_em"):
         model = crf(loss, iterations=30).fit(holes)
@@ -218,9 +211,9 @@ def test_a_checkpoint_is_taken_up(tmp_path):
     assert resumed.history_[-1]["objective"] <= stopped.history_[-1]["objective"]
     staged = crf(iterations=8, incremental=1)
     staged.fit(train, checkpoint=tmp_path / "b", callback=lambda history: len(history) == 10)
-    assert [
-        r["examples"] for r in crf(iterations=8, incremental=1).fit(train, checkpoint=tmp_path / "b").history_
-    ][-1] == 4
+    assert [r["examples"] for r in crf(iterations=8, incremental=1).fit(train, checkpoint=tmp_path / "b").history_][
+        -1
+    ] == 4
 
 
 def test_saved_models_predict_alike_and_keep_their_learner(tmp_path):
@@ -255,14 +248,7 @@ def test_a_fit_that_did_not_settle_warns_once():
 
 def test_history_is_plain_json():
     history = crf(iterations=2).fit(noisy(2), validation=noisy(1, seed=5)).history_
-    assert set(history[0]) == {
-        "iteration",
-        "objective",
-        "examples",
-        "seconds",
-        "train_error",
-        "validation_error",
-    }
+    assert set(history[0]) == {"iteration", "objective", "examples", "seconds", "train_error", "validation_error"}
     json.dumps(history)
 
 
@@ -356,13 +342,7 @@ def test_parts_may_lack_labels_and_kinds(options):
         features = {"node": rng.normal(size=(n, 2))} | ({"edge": np.ones((n - 1, 1))} if n > 1 else {})
         return Example(pt.Graph.chain(n, n_states=2), features, labels)
 
-    examples = [
-        chain(1, [0]),
-        chain(3, [-1, -1, -1]),
-        chain(4, [0, 1, 1, 0]),
-        chain(1, [1]),
-        chain(3, [1, 0, 1]),
-    ]
+    examples = [chain(1, [0]), chain(3, [-1, -1, -1]), chain(4, [0, 1, 1, 0]), chain(1, [1]), chain(3, [1, 0, 1])]
     model = crf(iterations=8, **options).fit(examples)
     assert model.history_[-1]["examples"] == 5
     assert all(np.isfinite(row["objective"]) for row in model.history_)
@@ -418,10 +398,7 @@ def test_a_fit_that_begins_where_back_propagation_diverges_says_so():
     edge.parameters = 5.0 * np.random.default_rng(1).normal(size=edge.n_parameters)
     for options, sentence in (({}, "cannot begin here: Back-propagation"), ({"batch": 1}, "no batch")):
         model.learner = MarginalRisk(
-            inference=pt.TRW(rho=0.5, iterations=100, damping=0.0),
-            gradient="backpropagation",
-            iterations=3,
-            **options,
+            inference=pt.TRW(rho=0.5, iterations=100, damping=0.0), gradient="backpropagation", iterations=3, **options
         )
         with pytest.raises(PotentiaError, match=sentence):
             model.fit(stars(1), warm_start=True)

@@ -46,9 +46,7 @@ def theta(model, tokens):
     for features in tokens:
         values = {f"w:{features['w']}": 1.0, "size": features["size"], "flag": float(features["flag"])}
         values |= {f"n:x:{features['n']['x']}": 1.0} | {f"n:y:{name}": 1.0 for name in features["n"]["y"]}
-        rows.append(
-            [sum(v * states.get((a, label), 0.0) for a, v in values.items()) for label in model.classes_]
-        )
+        rows.append([sum(v * states.get((a, label), 0.0) for a, v in values.items()) for label in model.classes_])
     table = [[pairs.get((a, b), 0.0) for b in model.classes_] for a in model.classes_]
     return np.array(rows), np.array(table)
 
@@ -59,9 +57,7 @@ def enumerate_paths(node, pair, allowed=None):
     for path in itertools.product(range(L), repeat=n):
         score = node[np.arange(n), path].sum() + pair[path[:-1], path[1:]].sum()
         legal = allowed is None or (
-            allowed.start[path[0]]
-            and allowed.end[path[-1]]
-            and allowed.transitions[path[:-1], path[1:]].all()
+            allowed.start[path[0]] and allowed.end[path[-1]] and allowed.transitions[path[:-1], path[1:]].all()
         )
         if legal:
             yield path, score
@@ -195,10 +191,7 @@ def test_weights_and_predictions_are_those_of_crfsuite(c1, c2, transitions, stat
     ).fit(X, y)  # fmt: skip
     theirs = trainer.logparser.last_iteration["loss"]
     assert model.history_[-1]["objective"] == pytest.approx(theirs, rel=1e-7)
-    for own, other in (
-        (model.state_features_, info.state_features),
-        (model.transition_features_, info.transitions),
-    ):
+    for own, other in ((model.state_features_, info.state_features), (model.transition_features_, info.transitions)):
         assert max(abs(own.get(k, 0.0) - other.get(k, 0.0)) for k in {*own, *other}) < 1e-4
     assert model.predict(X) == [tagger.tag(tokens) for tokens in X]
     tagger.set(X[0])
@@ -209,14 +202,7 @@ def test_weights_and_predictions_are_those_of_crfsuite(c1, c2, transitions, stat
 def test_attributes_are_named_as_in_crfsuite():
     pycrfsuite = pytest.importorskip("pycrfsuite")
     tokens = [
-        {
-            "a": "x",
-            "b": 2.5,
-            "c": True,
-            "d": False,
-            "e": {"f": "y", "g": 3, "h": ["i", "j"]},
-            "k": ["l", "l"],
-        },
+        {"a": "x", "b": 2.5, "c": True, "d": False, "e": {"f": "y", "g": 3, "h": ["i", "j"]}, "k": ["l", "l"]},
         ["m", "n"],
         {"ü": "ß:ä"},
         {},
@@ -242,9 +228,7 @@ def test_many_names_are_found_as_a_dictionary_finds_them(monkeypatch):
     names = [[[f"n{k}" for k in rng.integers(0, 5000, 4)] for _ in range(7)] for _ in range(50)]
     index = AttributeIndex()
     found, _ = index.learn(names)
-    other = [[[*token, "unseen", f"n{k}"] for k, token in enumerate(s)] for s in names] + [
-        [["n1"], {"n2": 1}, {"n3"}]
-    ]
+    other = [[[*token, "unseen", f"n{k}"] for k, token in enumerate(s)] for s in names] + [[["n1"], {"n2": 1}, {"n3"}]]
     plain, _ = index.encode(other)
     assert index._table is None
     monkeypatch.setattr("potentia.features.attributes._MANY_NAMES", 30)
@@ -302,9 +286,7 @@ def test_schemes_are_kept_in_training_and_decoding(scheme, decode):
         assert allowed.transitions[path[:-1], path[1:]].all()
     first = [row[0] for row in model.predict_marginals(long)]
     assert all(p == 0.0 for row in first for label, p in row.items() if not allowed.start[place[label]])
-    with pytest.raises(
-        PotentiaError, match=r"the label 'E-X' of token 1 in y\[0\] is not allowed|is not a tag of"
-    ):
+    with pytest.raises(PotentiaError, match=r"the label 'E-X' of token 1 in y\[0\] is not allowed|is not a tag of"):
         pt.ChainCRF(scheme=scheme).fit(X[:2], [["O", "E-X"][: len(X[0])] + ["O"] * (len(X[0]) - 2), y[1]])
 
 
@@ -474,10 +456,7 @@ def test_numbers_that_the_penalty_hides_are_warned_of(form):
     y = [["ab"[k] for k in rng.integers(0, 2, 5)] for _ in range(40)]
 
     def fit(scale, c2=1.0):
-        X = [
-            [{"w": "x", "v": form(scale * (label == "a") + 0.1 * scale * rng.normal())} for label in row]
-            for row in y
-        ]
+        X = [[{"w": "x", "v": form(scale * (label == "a") + 0.1 * scale * rng.normal())} for label in row] for row in y]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             right = pt.ChainCRF(c2=c2).fit(X, y).score(X, y)
@@ -498,13 +477,7 @@ def test_numbers_that_the_penalty_hides_are_warned_of(form):
 
 def test_wrong_options_get_a_sentence():
     X, y = corpus(14, n=3)
-    for option, value in {
-        "c1": -1,
-        "c2": "a",
-        "max_iterations": 1.5,
-        "scheme": "IOE",
-        "decode": "best",
-    }.items():
+    for option, value in {"c1": -1, "c2": "a", "max_iterations": 1.5, "scheme": "IOE", "decode": "best"}.items():
         with pytest.raises(PotentiaError, match=option):
             pt.ChainCRF(**{option: value}).fit(X, y)
     with pytest.raises(PotentiaError, match="sample_weight must be 3 finite numbers"):

@@ -20,9 +20,7 @@ def corpus(offset, seed=0, n=80, form="number", there=1.0):
             state = state if rng.random() < 0.5 else int(rng.integers(3))
             token, number = {"bias": True, "w": str(rng.integers(4))}, 2.0 * state + rng.normal(scale=0.7)
             if rng.random() < there:
-                token["x"] = (
-                    number + offset if form == "number" else np.array([rng.normal(), number + offset])
-                )
+                token["x"] = number + offset if form == "number" else np.array([rng.normal(), number + offset])
             tokens.append(token)
             labels.append("abc"[state])
         X.append(tokens)

@@ -169,14 +169,8 @@ def test_progress_is_lines_where_there_is_no_terminal(capsys, monkeypatch):
         (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([unlabelled()]), "no labels"),
         (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([*noisy(1), wider()]), "columns"),
         (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit([mixed()]), "different shapes"),
-        (
-            lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).predict([wider()]),
-            "features",
-        ),
-        (
-            lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).score([unlabelled()]),
-            "no labels",
-        ),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).predict([wider()]), "features"),
+        (lambda: pt.CRF({"node": Linear(), "edge": Linear()}, QUICK).fit(noisy(1)).score([unlabelled()]), "no labels"),
     ],
 )
 def test_bad_input_gets_one_sentence(make, words):
@@ -248,8 +242,7 @@ def test_clones_share_nothing_and_keep_their_class():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{"class_weight": np.array([1.0, 2.0])}, {"track_error": range(1, 3)}, {"threads": np.int64(1)}],
+    "options", [{"class_weight": np.array([1.0, 2.0])}, {"track_error": range(1, 3)}, {"threads": np.int64(1)}]
 )
 def test_options_of_any_plain_type_are_saved(options, tmp_path):
     learner = pt.IteratedLogistic(iterations=2, sweeps=3, **options)
@@ -304,9 +297,7 @@ def test_examples_without_a_kind_are_predicted_in_any_number():
     graph = pt.Graph(np.full(n, 2), {"node": np.arange(n)[:, None]})
     features = np.random.default_rng(0).uniform(size=(n, 2))
     found = crf.predict([Example(graph, {"node": features}) for _ in range(4)])
-    assert all(
-        np.array_equal(y, crf.theta(Example(graph, {"node": features}))["node"].argmax(1)) for y in found
-    )
+    assert all(np.array_equal(y, crf.theta(Example(graph, {"node": features}))["node"].argmax(1)) for y in found)
 
 
 def test_examples_may_come_from_generators():
@@ -405,9 +396,7 @@ def test_features_far_from_zero_train_as_centred_ones(form):
         return pt.parts([lambda k=k: found[k::2] for k in range(2)]) if form == "parts" else found
 
     learner = pt.IteratedLogistic(iterations=20, sweeps=3)
-    near, far = (
-        pt.CRF({"node": Linear(), "edge": pt.Potts()}, learner).fit(examples(shift)) for shift in (0.0, 1e6)
-    )
+    near, far = (pt.CRF({"node": Linear(), "edge": pt.Potts()}, learner).fit(examples(shift)) for shift in (0.0, 1e6))
     assert np.isclose(near.history_[-1]["objective"], far.history_[-1]["objective"], rtol=1e-2)
     assert abs(near.score(examples(0.0)) - far.score(examples(1e6))) < 0.01
 
@@ -416,11 +405,7 @@ def test_fits_keep_linear_algebra_on_one_thread():
     """Results would depend on the number of its threads, which fight with ours for the cores."""
 
     def blas_threads():
-        return {
-            library["num_threads"]
-            for library in threadpoolctl.threadpool_info()
-            if library["user_api"] == "blas"
-        }
+        return {library["num_threads"] for library in threadpoolctl.threadpool_info() if library["user_api"] == "blas"}
 
     seen = []
     learners = [pt.IteratedLogistic(iterations=1), pt.MarginalRisk(iterations=1)]

@@ -97,9 +97,7 @@ def test_a_custom_delta_is_saved_by_class_and_a_function_by_its_name(tmp_path):
     assert [a.tolist() for a in again.predict(saved_models.examples())] == [
         a.tolist() for a in crf.predict(saved_models.examples())
     ]
-    with pytest.raises(
-        pt.PotentiaError, match=r"the function test_files\..*own is not in the file.*set that option"
-    ):
+    with pytest.raises(pt.PotentiaError, match=r"the function test_files\..*own is not in the file.*set that option"):
         again.fit(saved_models.examples())
     again.save(tmp_path / "n")
     assert pt.load(tmp_path / "n").learner.delta == again.learner.delta
@@ -111,13 +109,7 @@ def test_options_keep_their_mappings_and_nested_objects():
         table: dict = field(default_factory=dict)
         inner: object = None
 
-    for value in (
-        {0: [1], 2: []},
-        {"node": 0.1},
-        {"class": 1, "options": 2},
-        {"mapping": []},
-        {"function": "f"},
-    ):
+    for value in ({0: [1], 2: []}, {"node": 0.1}, {"class": 1, "options": 2}, {"mapping": []}, {"function": "f"}):
         thing = Nested(value, [pt.Exact(), None, float("inf")])
         assert from_json(json.loads(json.dumps(to_json(thing))), Nested) == thing
     with pytest.raises(pt.PotentiaError, match="inner of Nested of type object cannot be saved"):
@@ -221,10 +213,7 @@ def test_compressed_texts_are_unpacked_up_to_a_limit(suffix, tmp_path, monkeypat
 
 
 def test_a_compressed_model_file_is_refused_before_it_is_unpacked(models, tmp_path):
-    with (
-        zipfile.ZipFile(models / "lmsbn") as old,
-        zipfile.ZipFile(tmp_path / "m", "w", zipfile.ZIP_DEFLATED) as new,
-    ):
+    with zipfile.ZipFile(models / "lmsbn") as old, zipfile.ZipFile(tmp_path / "m", "w", zipfile.ZIP_DEFLATED) as new:
         for entry in old.infolist():
             new.writestr(entry.filename, old.read(entry))
         new.writestr("bomb", bytes(10**8))
@@ -250,47 +239,29 @@ def exchange(arrays, a, b):
 
 
 CRAFTED = [
-    (
-        "lmsbn",
-        lambda arrays: arrays["network/term_ptr"].__setitem__(-1, 10**6),
-        "network/weight has the shape",
-    ),
-    (
-        "lmsbn",
-        lambda arrays: arrays["network/term_ptr"].__setitem__(1, 7),
-        "network/term_ptr does not hold offsets",
-    ),
+    ("lmsbn", lambda arrays: arrays["network/term_ptr"].__setitem__(-1, 10**6), "network/weight has the shape"),
+    ("lmsbn", lambda arrays: arrays["network/term_ptr"].__setitem__(1, 7), "network/term_ptr does not hold offsets"),
     ("lmsbn", lambda arrays: arrays["network/members"].__setitem__(0, -9), "network/members holds -9"),
-    (
-        "lmsbn",
-        lambda arrays: arrays["network/order"].__setitem__(0, 1),
-        "order does not hold every label once",
-    ),
-    (
-        "lmbm",
-        lambda arrays: exchange(arrays, "machine/sizes", "machine/members"),
-        "machine/sizes has the shape",
-    ),
-    ("lmbm", lambda arrays: exchange(arrays, "machine/own", "rows/X"), "has the shape"),
+    ("lmsbn", lambda arrays: arrays["network/order"].__setitem__(0, 1), "order does not hold every label once"),
+    ("lmbm", lambda arrays: exchange(arrays, "machine/sizes", "machine/members"), "machine/sizes has the shape"),
+    ("lmbm", lambda arrays: exchange(arrays, "machine/coef", "rows/X"), "has the shape"),
     ("lmbm", lambda arrays: arrays["machine/members"].__setitem__(0, 99), "machine/members holds 99"),
     (
         "independent",
-        lambda arrays: arrays.update(own=arrays["own"].astype("f4")),
-        "own has the type float32, not f8",
+        lambda arrays: arrays.update(coef=arrays["coef"].astype("f4")),
+        "coef has the type float32, not f8",
     ),
     (
         "independent",
-        lambda arrays: arrays["own"].__setitem__((0, 0), np.nan),
-        "own holds numbers that are not finite",
+        lambda arrays: arrays["coef"].__setitem__((0, 0), np.nan),
+        "coef holds numbers that are not finite",
     ),
     ("crf", lambda arrays: exchange(arrays, "edge/fitted.nodes_", "edge/fitted.depths_"), "has the shape"),
 ]
 
 
 @pytest.mark.parametrize(("name", "change", "message"), CRAFTED)
-def test_crafted_arrays_are_refused_before_a_kernel_indexes_with_them(
-    name, change, message, models, tmp_path
-):
+def test_crafted_arrays_are_refused_before_a_kernel_indexes_with_them(name, change, message, models, tmp_path):
     target = altered(models / name, tmp_path / "m", change)
     with pytest.raises(pt.PotentiaError, match=rf"m: the saved \w+ is damaged: .*{message}") as caught:
         pt.load(target)
@@ -303,7 +274,7 @@ def test_a_shape_larger_than_its_bytes_is_refused_before_it_is_allocated(models,
     with zipfile.ZipFile(tmp_path / "m", "w") as new:
         for name, data in entries.items():
             new.writestr(name, data.replace(b"(3, 3), }    ", b"(3, 3000), } "))
-    with pytest.raises(pt.PotentiaError, match=r"m: the array own has 72 bytes, not those of \(3, 3000\)"):
+    with pytest.raises(pt.PotentiaError, match=r"m: the array coef has 72 bytes, not those of \(3, 3000\)"):
         pt.load(tmp_path / "m")
 
 

@@ -21,9 +21,7 @@ def rows(n=30, d=3, K=3, seed=0):
     """Features and labels that depend on them and on each other."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
-    Y = (
-        X @ rng.normal(size=(d, K)) + 0.7 * rng.normal(size=(n, 1)) + 0.5 * rng.normal(size=(n, K)) > 0
-    ).astype(int)
+    Y = (X @ rng.normal(size=(d, K)) + 0.7 * rng.normal(size=(n, 1)) + 0.5 * rng.normal(size=(n, K)) > 0).astype(int)
     Y[0], Y[1] = 0, 1
     return X, Y
 
@@ -166,7 +164,7 @@ def test_a_limit_on_passes_warns():
 def test_exact_decoding_is_brute_force(K, order):
     machine, sets, scores = random_machine(K, order, seed=K)
     found = find_labelling(machine, scores, "exact")
-    for s, y, value in zip(scores, found.signs, found.loss, strict=True):
+    for s, y, value in zip(scores, found.labels, found.loss, strict=True):
         assert value == pytest.approx(min(loss(sets, s, machine.weight, other) for other in labellings(K)))
         assert loss(sets, s, machine.weight, y) == pytest.approx(value)
 
@@ -176,7 +174,7 @@ def test_ties_go_to_the_larger_score():
     machine = machine._replace(weight=np.array([3.0]))
     # both labellings of equal signs have no loss; the scores prefer the positive one
     found = find_labelling(machine, np.array([[0.1, 0.1], [-0.1, -0.1]]), "exact")
-    np.testing.assert_array_equal(found.signs, [[1, 1], [-1, -1]])
+    np.testing.assert_array_equal(found.labels, [[1, 1], [-1, -1]])
     assert loss(sets, np.array([0.1, 0.1]), machine.weight, np.array([-1.0, -1.0])) == 0
 
 
@@ -188,7 +186,7 @@ def test_the_relaxation_bounds_and_certifies(K, order):
         exact, relaxed = find_labelling(machine, scores, "exact"), find_labelling(machine, scores, "lp")
         assert np.all(relaxed.bound <= exact.loss + 1e-7)
         assert np.all(relaxed.loss >= exact.loss - 1e-9)
-        np.testing.assert_allclose(relaxed.loss, machine.losses(scores, relaxed.signs), atol=1e-9)
+        np.testing.assert_allclose(relaxed.loss, machine.losses(scores, relaxed.labels), atol=1e-9)
         certain = relaxed.loss <= relaxed.bound + 1e-6
         certified += certain.sum()
         np.testing.assert_allclose(relaxed.loss[certain], exact.loss[certain], atol=1e-6)
@@ -215,7 +213,7 @@ def test_map_is_the_largest_half_sum_of_margins():
     for order in (1, 2, 3):
         machine, sets, scores = random_machine(4, order, seed=order)
         found = find_labelling(machine, scores, "map")
-        for s, y in zip(scores, found.signs, strict=True):
+        for s, y in zip(scores, found.labels, strict=True):
             best = max(margins(sets, s, machine.weight, other).sum() for other in labellings(4))
             assert margins(sets, s, machine.weight, y).sum() == pytest.approx(best)
 
@@ -226,7 +224,7 @@ def test_map_of_many_labels_goes_through_the_linear_program():
     sets = [(i, i + 1) for i in range(K - 1)]
     machine = Machine(np.zeros((K, 0)), np.zeros(K), rng.normal(size=K - 1), as_cliques(sets, K), 0.0, 0.0)
     scores = rng.normal(size=(3, K))
-    found = find_labelling(machine, scores, "map").signs
+    found = find_labelling(machine, scores, "map").labels
     for s, y in zip(scores, found, strict=True):
         value = margins(sets, s, machine.weight, y).sum()
         for i in range(K):
@@ -243,7 +241,7 @@ def test_branch_and_bound_proves_what_relaxation_leaves_open(order, scale):
     found = find_labelling(machine, scores, "branch")
     np.testing.assert_allclose(found.loss, exact.loss, atol=1e-6)
     np.testing.assert_allclose(found.bound, exact.loss, atol=1e-5)
-    np.testing.assert_allclose(machine.losses(scores, found.signs), found.loss)
+    np.testing.assert_allclose(machine.losses(scores, found.labels), found.loss)
 
 
 def test_branch_and_bound_that_gives_up_still_has_a_bound(monkeypatch):

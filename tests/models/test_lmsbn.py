@@ -17,13 +17,11 @@ import potentia as pt
 from potentia.kernels.search import NetworkTerms
 from potentia.learn.checkpoint import Checkpoint
 from potentia.models.multilabel.base import Solved, resuming
-from potentia.models.multilabel.bounds import states_below
-from potentia.models.multilabel.hinge import HingeSolver, LabelRows, SignColumns
+from potentia.models.multilabel.hinge import HingeSolver, LabelRows, RemoteRows, SignColumns, forget_rows
 from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.inputs import far_feature
-from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks
-from potentia.models.multilabel.rows import RemoteRows, forget_rows
-from potentia.models.multilabel.selection import splits
+from potentia.models.multilabel.lmsbn import states_below
+from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks, splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -40,9 +38,7 @@ def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
 def random_network(K, seed, whole=False, terms=True):
     """A network of random weights in a random order; whole numbers make many ties."""
     rng = np.random.default_rng(seed)
-    draw = (
-        (lambda *s: rng.integers(-1, 2, size=s).astype(float)) if whole else (lambda *s: rng.normal(size=s))
-    )
+    draw = (lambda *s: rng.integers(-1, 2, size=s).astype(float)) if whole else (lambda *s: rng.normal(size=s))
     coupling = np.tril(draw(K, K), -1)
     sets = [(i, (0, i - 1)) for i in range(2, K)] if terms else []
     counts = np.bincount(np.array([i for i, _ in sets], dtype=np.int64), minlength=K)
@@ -68,9 +64,7 @@ def plain_losses(network, base, K):
             for i in range(K):
                 g = row[network.order[i]] + links.coupling[i, :i] @ y[:i]
                 for t in range(links.term_ptr[i], links.term_ptr[i + 1]):
-                    g += links.weight[t] * np.prod(
-                        y[links.members[links.member_ptr[t] : links.member_ptr[t + 1]]]
-                    )
+                    g += links.weight[t] * np.prod(y[links.members[links.member_ptr[t] : links.member_ptr[t + 1]]])
                 found[r, c] += max(0.0, 1.0 - y[i] * g)
     return labellings, found
 
@@ -83,12 +77,12 @@ def test_search_equals_brute_force(K, whole):
         _, losses = plain_losses(network, base, K)
         found = network.search(base, np.inf, 2**62)
         assert np.allclose(found.loss[:, 0], losses.min(axis=1), atol=1e-12)
-        assert np.allclose(network.losses(base, found.signs[:, 0]), losses.min(axis=1), atol=1e-12)
+        assert np.allclose(network.losses(base, found.labels[:, 0]), losses.min(axis=1), atol=1e-12)
         assert np.all(found.optimal)
         assert np.all((found.states >= K) & (found.states <= 2 ** (K + 1) - 2))
         best = network.search(base, np.inf, 2**62, k=min(6, 2**K))
         assert np.allclose(best.loss, np.sort(losses, axis=1)[:, : best.loss.shape[1]], atol=1e-12)
-        for row in best.signs:
+        for row in best.labels:
             assert len(np.unique(row, axis=0)) == len(row)
 
 
@@ -99,7 +93,7 @@ def test_search_equals_brute_force_with_fourteen_labels():
         all_losses = network.losses(np.tile(row, (len(labellings), 1)), labellings)
         found = network.search(row[None], np.inf, 2**62)
         assert found.loss[0, 0] == pytest.approx(all_losses.min(), abs=1e-12)
-        assert np.array_equal(found.signs[0, 0], labellings[all_losses.argmin()])
+        assert np.array_equal(found.labels[0, 0], labellings[all_losses.argmin()])
 
 
 def test_more_labellings_than_exist_are_infinite():
@@ -119,7 +113,7 @@ def test_bound_and_budget_say_what_is_certain():
             below = losses.min(axis=1) < bound
             assert np.array_equal(found.optimal, below)
             assert np.allclose(found.loss[below, 0], losses.min(axis=1)[below])
-            assert np.array_equal(found.signs[~below, 0], greedy[0][~below])
+            assert np.array_equal(found.labels[~below, 0], greedy[0][~below])
             assert np.allclose(found.loss[~below, 0], greedy[1][~below])
             assert found.states.max() <= states_below(8, bound)
         short = network.search(base, np.inf, 10)
@@ -129,7 +123,7 @@ def test_bound_and_budget_say_what_is_certain():
         assert np.array_equal(short.optimal, whole.states <= 10)
         nothing = network.search(base, np.inf, 3)
         assert not nothing.optimal.any()
-        assert np.array_equal(nothing.signs[:, 0], greedy[0])
+        assert np.array_equal(nothing.labels[:, 0], greedy[0])
 
 
 def test_margins_are_differences_of_least_losses():
@@ -140,7 +134,7 @@ def test_margins_are_differences_of_least_losses():
         for k in range(6):
             up, down = (losses[:, labellings[:, k] == s].min(axis=1) for s in (1, -1))
             assert np.allclose(margins[:, k], down - up, atol=1e-12)
-        assert np.array_equal(np.sign(margins), network.search(base, np.inf, 2**62).signs[:, 0])
+        assert np.array_equal(np.sign(margins), network.search(base, np.inf, 2**62).labels[:, 0])
 
 
 def test_marginals_equal_brute_force_and_samples_come_near():
@@ -153,9 +147,7 @@ def test_marginals_equal_brute_force_and_samples_come_near():
             for i in range(6):
                 g = row[network.order[i]] + network.links.coupling[i, :i] @ y[:i]
                 for t in range(network.links.term_ptr[i], network.links.term_ptr[i + 1]):
-                    members = network.links.members[
-                        network.links.member_ptr[t] : network.links.member_ptr[t + 1]
-                    ]
+                    members = network.links.members[network.links.member_ptr[t] : network.links.member_ptr[t + 1]]
                     g += network.links.weight[t] * np.prod(y[members])
                 probability /= 1.0 + np.exp(-y[i] * g)
             expected[r] += probability * (signs > 0)
@@ -405,10 +397,7 @@ def test_scikit_learn_accepts_it(model):
     kinds = ("dense", "sparse")
     known = {f"check_sample_weight_equivalence_on_{kind}_data": "cv is a number of folds" for kind in kinds}
     for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
-        assert outcome["status"] in ("passed", "skipped", "xfail"), (
-            outcome["check_name"],
-            outcome["exception"],
-        )
+        assert outcome["status"] in ("passed", "skipped", "xfail"), (outcome["check_name"], outcome["exception"])
 
 
 def test_pipelines_grids_clones_and_sparse_rows():
@@ -430,9 +419,7 @@ def test_any_two_values_and_constant_labels():
     named = np.column_stack([words[k][Y[:, k]] for k in range(3)])
     model = pt.LMSBN(1e-2).fit(X, named)
     assert [list(c) for c in model.classes_] == [["no", "yes"], ["a", "b"], ["-", "x"]]
-    assert np.array_equal(
-        model.predict(X), np.column_stack([words[k][plain.predict(X)[:, k]] for k in range(3)])
-    )
+    assert np.array_equal(model.predict(X), np.column_stack([words[k][plain.predict(X)[:, k]] for k in range(3)]))
     assert np.array_equal(plain.classes_, [0, 1, 2])
     constant = np.column_stack([Y[:, 0], np.ones(len(X), int), Y[:, 1], np.zeros(len(X), int)])
     model = pt.LMSBN(1e-2, order=[3, 2, 1, 0]).fit(X, constant)
@@ -572,9 +559,7 @@ def test_a_checkpoint_of_other_data_or_options_is_refused(tmp_path, monkeypatch,
 def test_a_path_has_the_solutions_of_its_alphas(kernel):
     X, Y = labelled_rows(n=80, K=3)
     signs = 2.0 * Y - 1
-    features = (
-        LabelRows(X) if kernel is None else LabelRows(gram=np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
-    )
+    features = LabelRows(X) if kernel is None else LabelRows(gram=np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
     solvers = [HingeSolver(alpha, 1e-8, 10_000, 0) for alpha in (0.3, 0.03, 0.003)]
     rest = np.array([2, 0, 1]), Structure(), Solved()
     path = learn_networks(features, signs, solvers, *rest)
@@ -590,28 +575,18 @@ def test_options_are_chosen_by_their_exact_match_on_held_out_rows(tmp_path):
     results = model.cv_results_
     assert len(results) == 6 * 3 * 2 * 2
     best = max(results, key=lambda r: (r["exact_match"], -r["hamming_loss"]))
-    assert (model.alpha_, model.gamma_, model.label_scale_) == (
-        best["alpha"],
-        best["gamma"],
-        best["label_scale"],
-    )
+    assert (model.alpha_, model.gamma_, model.label_scale_) == (best["alpha"], best["gamma"], best["label_scale"])
     seed = np.random.RandomState(0).randint(2**31 - 1)
     found = np.empty(Y.shape, dtype=int)
     for train, test in splits(len(Y), 3, seed):
-        given = pt.LMSBN(
-            best["alpha"], best["order"], "rbf", gamma=best["gamma"], label_scale=best["label_scale"]
-        )
+        given = pt.LMSBN(best["alpha"], best["order"], "rbf", gamma=best["gamma"], label_scale=best["label_scale"])
         found[test] = given.fit(X[train], Y[train]).predict(X[test])
     # looser fits, and an order ranked at another alpha
     assert best["exact_match"] == pytest.approx(pt.metrics.exact_match(Y, found), abs=0.04)
     assert best["hamming_loss"] == pytest.approx(pt.metrics.hamming_loss(Y, found), abs=0.02)
     model.save(tmp_path / "m")
     again = pt.load(tmp_path / "m")
-    assert (again.alpha_, again.gamma_, again.label_scale_) == (
-        model.alpha_,
-        model.gamma_,
-        model.label_scale_,
-    )
+    assert (again.alpha_, again.gamma_, again.label_scale_) == (model.alpha_, model.gamma_, model.label_scale_)
     assert np.array_equal(again.predict(X), model.predict(X))
     given = pt.LMSBN(model.alpha_, model.cv_results_ and best["order"], "rbf", gamma=model.gamma_)
     given.set_params(label_scale=model.label_scale_)
@@ -661,8 +636,7 @@ def test_class_weights_are_weights_of_rows_by_label():
     X, Y = labelled_rows(n=150, K=3, noise=2.0)
     Y[:, 0] &= (np.arange(150) % 3 == 0).astype(int)
     plain, balanced = (
-        pt.LMSBN(1e-1, "index", class_weight=weight).fit(X, Y).predict(X)[:, 0]
-        for weight in (None, "balanced")
+        pt.LMSBN(1e-1, "index", class_weight=weight).fit(X, Y).predict(X)[:, 0] for weight in (None, "balanced")
     )
     assert balanced.sum() > plain.sum()
     one = pt.LMSBN(1e-2, class_weight={1: 3.0}, tol=1e-9, passes=10_000).fit(X, Y[:, 1])
@@ -744,9 +718,7 @@ def test_far_features_are_those_of_numpy(monkeypatch):
         X = rng.normal(size=(40, 4)) + 10.0 ** rng.uniform(0.0, 2.5, 4) * rng.choice([-1.0, 0.0, 1.0], 4)
         X[:, 3] *= rng.random(40) < (0.9 if trial % 2 else 1.1)
         mean, spread = np.abs(X.mean(axis=0)), X.std(axis=0)
-        others = [
-            max(1.0, 0.0, *(m for j, m in enumerate(mean) if j != k and m > 10 * spread[j])) for k in range(4)
-        ]
+        others = [max(1.0, 0.0, *(m for j, m in enumerate(mean) if j != k and m > 10 * spread[j])) for k in range(4)]
         far = (mean > 10 * spread) & ((mean > 10 * spread * others) | (mean > 1e3 * spread))
         wanted = int(far.argmax()) if far.any() else None
         rows = sparse.csr_array(X)

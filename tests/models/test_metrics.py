@@ -36,11 +36,7 @@ def test_other_values_and_one_label():
 
 @pytest.mark.parametrize(
     ("truth", "predicted", "words"),
-    [
-        ([[1, 0]], [[1, 0, 0]], "shape"),
-        (np.zeros((0, 2)), np.zeros((0, 2)), "truth must be"),
-        (3, 3, "truth"),
-    ],
+    [([[1, 0]], [[1, 0, 0]], "shape"), (np.zeros((0, 2)), np.zeros((0, 2)), "truth must be"), (3, 3, "truth")],
 )
 def test_shapes_are_checked(truth, predicted, words):
     with pytest.raises(pt.PotentiaError, match=words):

@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.features.datasets import multilabel
-from potentia.models.multilabel.thresholds import tune
+from potentia.models.multilabel.independent import tune
 from potentia_studies import baselines
 from test_lmsbn import labelled_rows
 
@@ -32,10 +32,7 @@ def test_scikit_learn_accepts_every_baseline(model):
     kinds = ("dense", "sparse")
     known = {f"check_sample_weight_equivalence_on_{kind}_data": "up to the tolerance" for kind in kinds}
     for outcome in check_estimator(model, on_fail=None, on_skip=None, expected_failed_checks=known):
-        assert outcome["status"] in ("passed", "skipped", "xfail"), (
-            outcome["check_name"],
-            outcome["exception"],
-        )
+        assert outcome["status"] in ("passed", "skipped", "xfail"), (outcome["check_name"], outcome["exception"])
 
 
 @pytest.mark.parametrize("kernel", [None, "rbf"])
@@ -44,9 +41,7 @@ def test_a_row_of_weight_two_is_two_rows(kernel):
     weight = np.random.default_rng(0).integers(0, 3, len(X))
     repeated = np.repeat(np.arange(len(X)), weight)
     for given in (X, sparse.csr_array(X)):
-        model = pt.multilabel.IndependentClassifiers(
-            1e-2, kernel=kernel, gamma=0.5, tol=1e-10, passes=100_000
-        )
+        model = pt.multilabel.IndependentClassifiers(1e-2, kernel=kernel, gamma=0.5, tol=1e-10, passes=100_000)
         weighted = model.fit(given, Y, sample_weight=weight).predict_proba(given)
         again = model.fit(given[repeated], Y[repeated]).predict_proba(given)
         np.testing.assert_allclose(weighted, again, atol=1e-6)
@@ -56,9 +51,7 @@ def test_independent_classifiers_are_support_vector_machines(tmp_path):
     X, Y = labelled_rows()
     model = pt.multilabel.IndependentClassifiers(1e-2, tol=1e-8).fit(X, Y)
     for k in range(Y.shape[1]):
-        svm = LinearSVC(C=100 / len(X), loss="hinge", tol=1e-9, max_iter=10**6, random_state=0).fit(
-            X, Y[:, k]
-        )
+        svm = LinearSVC(C=100 / len(X), loss="hinge", tol=1e-9, max_iter=10**6, random_state=0).fit(X, Y[:, k])
         assert np.allclose(model.decision_function(X)[:, k], svm.decision_function(X), atol=1e-4)
     model.save(tmp_path / "model.pt")
     back = pt.load(tmp_path / "model.pt")
@@ -149,10 +142,7 @@ class Frame:
 
 def test_label_names_come_from_columns():
     X, Y = labelled_rows(K=2)
-    assert pt.multilabel.IndependentClassifiers().fit(X, Frame(Y, ["sky", "sea"])).label_names_ == [
-        "sky",
-        "sea",
-    ]
+    assert pt.multilabel.IndependentClassifiers().fit(X, Frame(Y, ["sky", "sea"])).label_names_ == ["sky", "sea"]
     assert pt.multilabel.IndependentClassifiers().fit(X, Y).label_names_ == ["0", "1"]
 
 

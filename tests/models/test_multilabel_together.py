@@ -26,9 +26,7 @@ def rows(n_labels, n=60, seed=0):
     return StandardScaler().fit_transform(X), Y
 
 
-@pytest.mark.parametrize(
-    "estimator", ESTIMATORS, ids=lambda e: f"{type(e).__name__}-{getattr(e, 'kernel', None)}"
-)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: f"{type(e).__name__}-{getattr(e, 'kernel', None)}")
 def test_pipelines_searches_clones_and_data_frames(estimator):
     X, Y = rows(3)
     frame, labels = pd.DataFrame(X, columns=list("abcdef")), pd.DataFrame(Y, columns=["sun", "sea", "sand"])

@@ -28,9 +28,7 @@ from potentia.models.torch import Network  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short
 
 
-def labelled_images(
-    sizes=((6, 7), (8, 5), (6, 7), (9, 9)), seed=0, hidden=0.0, weighted=False, dtype=np.float32
-):
+def labelled_images(sizes=((6, 7), (8, 5), (6, 7), (9, 9)), seed=0, hidden=0.0, weighted=False, dtype=np.float32):
     """Noisy images of stripes, with features of pairs."""
     rng = np.random.default_rng(seed)
     found = []
@@ -53,14 +51,10 @@ def network(**options):
 
 FACTORIES = {
     "rows": lambda: Network(Perceptron, epochs=2, batch=20, rate=0.05),
-    "rows in float64": lambda: Network(
-        Perceptron, epochs=2, batch=20, rate=0.05, ridge=0.1, module__double=True
-    ),
+    "rows in float64": lambda: Network(Perceptron, epochs=2, batch=20, rate=0.05, ridge=0.1, module__double=True),
     "dropout": lambda: Network(Perceptron, batch=20, rate=0.05, module__dropout=0.3),
     "sequences": lambda: Network(Around, per="example", epochs=3, batch=2, rate=0.05),
-    "sequences in float64": lambda: Network(
-        Around, per="example", epochs=3, batch=2, rate=0.05, module__double=True
-    ),
+    "sequences in float64": lambda: Network(Around, per="example", epochs=3, batch=2, rate=0.05, module__double=True),
 }
 
 
@@ -77,9 +71,7 @@ def test_contract(factory):
 def test_contract_of_a_network_of_images(double):
     rng = np.random.default_rng(0)
     images = [rng.normal(size=(1, 8, 7)), rng.normal(size=(1, 8, 7)), rng.normal(size=(1, 16, 8))]
-    check_potential(
-        lambda: network(epochs=3, module__classes=3, module__double=double), inputs=images, **NETWORK
-    )
+    check_potential(lambda: network(epochs=3, module__classes=3, module__double=double), inputs=images, **NETWORK)
 
 
 def test_a_linear_module_is_linear_s_fit():
@@ -112,8 +104,7 @@ def test_line_searches_with_a_linear_module_are_those_with_linear(learner):
     }[learner]
     ours = Network(DoubleLinear, ridge=0.3, module__n_in=1, module__n_out=2)
     models = [
-        pt.CRF({"node": node, "edge": Linear(ridge=0.3)}, chosen).fit(train)
-        for node in (ours, Linear(ridge=0.3))
+        pt.CRF({"node": node, "edge": Linear(ridge=0.3)}, chosen).fit(train) for node in (ours, Linear(ridge=0.3))
     ]
     a, b = (m.history_[-1]["objective"] for m in models)
     assert a == pytest.approx(b, rel=1e-6)
@@ -217,8 +208,7 @@ def test_hidden_labels_change_nothing_but_the_rows():
     rows = np.flatnonzero(e.labels >= 0)
     whole = network().start(Inputs([e.inputs["node"]], [42]), 2)
     np.testing.assert_allclose(
-        whole.scores(Inputs([e.inputs["node"]], [42], rows)),
-        whole.scores(Inputs([e.inputs["node"]], [42]))[rows],
+        whole.scores(Inputs([e.inputs["node"]], [42], rows)), whole.scores(Inputs([e.inputs["node"]], [42]))[rows]
     )
 
 
@@ -327,9 +317,7 @@ def test_options_are_those_of_skorch():
     model.set_params(node__module__width=6, node__rate=0.5)
     assert (node.module__width, node.rate) == (6, 0.5)
     assert repr(node).endswith("per='example', rate=0.5, module__channels=3, module__width=6)")
-    with pytest.raises(
-        PotentiaError, match=r"no parameter .width.; keywords of the module are written module__width"
-    ):
+    with pytest.raises(PotentiaError, match=r"no parameter .width.; keywords of the module are written module__width"):
         Network(Pixels, width=3)
     with pytest.raises(PotentiaError, match="has no parameter"):
         node.set_params(epoch=3)
@@ -341,10 +329,7 @@ REFUSALS = [
     (network(module__depth=3), "the module Pixels cannot be built with {'depth': 3}: "),
     (network(device="nowhere"), "device 'nowhere' cannot be used"),
     (network(device=3), "device must be a text"),
-    (
-        network(module__classes=3),
-        r"returned the shape \(2, 3, 6, 7\) for inputs of shape \(2, 1, 6, 7\); expected",
-    ),
+    (network(module__classes=3), r"returned the shape \(2, 3, 6, 7\) for inputs of shape \(2, 1, 6, 7\); expected"),
     (network(module__channels=2), r"Pixels fails on inputs of shape \(2, 1, 6, 7\) and torch.float32: "),
     (network(epochs=0), "epochs"),
     (network(batch=0), "batch"),
@@ -391,9 +376,7 @@ import networks
 print(pt.load({str(tmp_path / "model")!r}).potentials["node"])
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     first, second = done.stdout.strip().splitlines()
     assert "names the module networks.Pixels, which is unknown: import or define it first." in first
     assert second == repr(node)
@@ -412,10 +395,7 @@ def test_damaged_weights_are_refused():
     x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30) % 3
     meta, arrays = Network(Perceptron).fit(x, y).state()
     name = next(key for key in arrays if "weight" in key.rpartition("/")[2])
-    for bad, sentence in [
-        (arrays[name][:-1], "has the shape"),
-        (np.full_like(arrays[name], np.nan), "not finite"),
-    ]:
+    for bad, sentence in [(arrays[name][:-1], "has the shape"), (np.full_like(arrays[name], np.nan), "not finite")]:
         with pytest.raises(PotentiaError, match=sentence):
             pt.extend.Potential.from_state(meta, arrays | {name: bad})
     meta["params"]["module__hidden"] = {"value": 9}
@@ -443,9 +423,7 @@ for attempt in (lambda: pt.load({str(tmp_path / "model")!r}), lambda: pt.torch.N
         print(error)
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path]), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     assert done.stdout.count("PyTorch is not installed: pip install potentia[torch].") == 2
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from potentia.base.types import PotentiaError
-from potentia.metrics.segmentation import (
+from potentia.metrics import (
     Calibration,
     boundary_counts,
     boundary_f1,

@@ -25,9 +25,7 @@ def rows(n=40, d=3, K=4, seed=0):
 
 
 def pairs(kind, K):
-    return (
-        [(i, i + 1) for i in range(K - 1)] if kind is ChainSSVM else list(itertools.combinations(range(K), 2))
-    )
+    return [(i, i + 1) for i in range(K - 1)] if kind is ChainSSVM else list(itertools.combinations(range(K), 2))
 
 
 def score(model, kind, x, y):

@@ -31,8 +31,7 @@ def tensors(problem, dtype=torch.float64, requires_grad=True):
         return torch.tensor(table, dtype=dtype, requires_grad=requires_grad)
 
     return {
-        kind: one(t) if isinstance(t, np.ndarray) else [one(table) for table in t]
-        for kind, t in problem.theta.items()
+        kind: one(t) if isinstance(t, np.ndarray) else [one(table) for table in t] for kind, t in problem.theta.items()
     }
 
 
@@ -85,9 +84,7 @@ def converged(problem, gradient):
         yield pt.Kikuchi(iterations=600, tol=0, damping=0.3)
     if gradient == "perturbation" or (problem.is_forest and problem.pairwise):
         yield pt.Exact()
-    if gradient != "implicit" and not problem.name.startswith(
-        "ties"
-    ):  # uniform there, an unstable fixed point
+    if gradient != "implicit" and not problem.name.startswith("ties"):  # uniform there, an unstable fixed point
         yield pt.MeanField(iterations=2000, tol=0)
 
 
@@ -116,9 +113,7 @@ def test_gradcheck_at_a_fixed_point(problem, gradient):
         assert gradcheck(theta, lambda t, layer=layer: all_marginals(layer, t))
 
 
-@pytest.mark.parametrize(
-    "loss", [name for name in LOSSES if name not in ("likelihood", "contrastive_divergence")]
-)
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name not in ("likelihood", "contrastive_divergence")])
 def test_gradcheck_of_every_loss(loss):
     rng = np.random.default_rng(0)
     weights = torch.tensor(rng.random(9))
@@ -175,9 +170,7 @@ def test_exact_inference_equals_enumeration(problem):
     }
     log_z, want = enumerated(graph, own, labellings(graph))
     kinds = [k for k in graph.kinds if len(graph.scopes[k])]
-    agree(
-        [table for k in kinds for table in mu[k]], [table for k in kinds for table in want[k]], leaves(theta)
-    )
+    agree([table for k in kinds for table in mu[k]], [table for k in kinds for table in want[k]], leaves(theta))
     y = np.array(pt.Exact().maximise(pt.Exact().infer(graph, problem.theta).scores))
     loss = pt.torch.CRFLayer(graph, pt.Exact()).loss(theta, y, "likelihood", reduction="sum")
     score = sum(own[k][r][tuple(y[row])] for k in own for r, row in enumerate(graph.scopes[k]))
@@ -193,8 +186,7 @@ def agree(found, want, inputs, atol=1e-10):
         direction = torch.randn(a.shape, generator=rng, dtype=a.dtype)
         total = [total[0] + (a * direction).sum(), total[1] + (b * direction).sum()]
     one, other = (
-        torch.autograd.grad(t, inputs, allow_unused=True, materialize_grads=True, retain_graph=True)
-        for t in total
+        torch.autograd.grad(t, inputs, allow_unused=True, materialize_grads=True, retain_graph=True) for t in total
     )
     for a, b in zip(one, other, strict=True):
         torch.testing.assert_close(a, torch.nan_to_num(b), atol=atol, rtol=0)
@@ -215,9 +207,7 @@ def test_the_loss_is_that_of_loss_and_gradient():
     y[:3] = -1
     for name in ("univariate_logistic", "clique_quadratic", "pseudolikelihood"):
         arrays = {kind: t.detach().numpy() for kind, t in theta.items()}
-        want, d_theta = pt.loss_and_gradient(
-            name, layer.inference, graph, arrays, y.numpy(), weights=weights.numpy()
-        )
+        want, d_theta = pt.loss_and_gradient(name, layer.inference, graph, arrays, y.numpy(), weights=weights.numpy())
         found = layer.loss(theta, y, name, weights, reduction="sum")
         assert found.item() == want
         for kind, d in zip(theta, torch.autograd.grad(found, list(theta.values())), strict=True):
@@ -305,7 +295,7 @@ def test_several_threads_get_the_numbers_of_one():
 
 def test_backward_uses_the_thread_count_of_the_forward_pass(monkeypatch):
     """Perturbation runs inference in backward, maybe in a thread that knows nothing of the caller's choice."""
-    from potentia.base.threads import using_threads
+    from potentia.base.resources import using_threads
     from potentia.inference import messages
 
     graph, theta, _ = grid_case()
@@ -364,9 +354,7 @@ def test_kinds_may_be_left_out_and_kinds_without_regions_have_zero_gradients():
     graph, theta, _ = grid_case()
     layer = pt.torch.CRFLayer(graph, pt.TRW(iterations=5, tol=0))
     zero = {**theta, "edge": torch.zeros(31, 3, 3, dtype=torch.float64)}
-    torch.testing.assert_close(
-        layer({"node": theta["node"]})["edge"], layer(zero)["edge"], atol=1e-12, rtol=0
-    )
+    torch.testing.assert_close(layer({"node": theta["node"]})["edge"], layer(zero)["edge"], atol=1e-12, rtol=0)
     assert layer({})["variables"].dtype == torch.get_default_dtype()
     single = pt.Graph.chain(1, n_states=3)
     table = torch.randn(3, 3, requires_grad=True)
@@ -391,9 +379,7 @@ def test_a_list_of_graphs_is_their_union():
         total = layer.loss(theta, y, weights=weights, reduction="sum", graph=graphs)
         alone = torch.stack(
             [
-                layer.loss(
-                    {"node": node[a:b], "edge": own[k]}, y[a:b], "univariate_logistic", weights[a:b], "sum", g
-                )
+                layer.loss({"node": node[a:b], "edge": own[k]}, y[a:b], "univariate_logistic", weights[a:b], "sum", g)
                 for k, (g, a, b) in enumerate(zip(graphs, (0, 6, 10), (6, 10, 11), strict=True))
             ]
         )
@@ -449,10 +435,7 @@ def hard_grid():
     """A frustrated grid, on which a few iterations do not converge."""
     rng = np.random.default_rng(0)
     graph = pt.Graph.grid((5, 5), n_states=2)
-    theta = {
-        "node": rng.normal(size=(25, 2)),
-        "edge": rng.normal(scale=3.0, size=(len(graph.scopes["edge"]), 2, 2)),
-    }
+    theta = {"node": rng.normal(size=(25, 2)), "edge": rng.normal(scale=3.0, size=(len(graph.scopes["edge"]), 2, 2))}
     return graph, {kind: torch.tensor(t, requires_grad=True) for kind, t in theta.items()}
 
 
@@ -476,9 +459,7 @@ def test_gradients_at_a_fixed_point_warn_where_inference_has_not_converged(gradi
     assert {w.filename for w in caught} == {__file__}
     assert {w.category for w in caught} == {pt.ConvergenceWarning}
     assert "Inference did not converge, which this gradient requires" in str(caught[0].message)
-    assert len(caught_in(gradient, 3, action="default", steps=4)) == len(
-        {(w.lineno, str(w.message)) for w in caught}
-    )
+    assert len(caught_in(gradient, 3, action="default", steps=4)) == len({(w.lineno, str(w.message)) for w in caught})
     assert not caught_in(gradient, 500)
     assert not caught_in(gradient, 3, grad=False)
 
@@ -501,9 +482,7 @@ def test_what_only_backward_finds_out_is_said_there():
 def test_compiled_models_leave_the_layer_out():
     graph, theta, y = grid_case()
     layer = pt.torch.CRFLayer(graph)
-    compiled = torch.compile(
-        lambda node, edge: layer.loss({"node": 2 * node, "edge": edge}, y), backend="eager"
-    )
+    compiled = torch.compile(lambda node, edge: layer.loss({"node": 2 * node, "edge": edge}, y), backend="eager")
     want = layer.loss({"node": 2 * theta["node"], "edge": theta["edge"]}, y)
     assert compiled(theta["node"], theta["edge"]).item() == want.item()
 

@@ -76,9 +76,7 @@ def test_gradcheck():
     names = [name for name, _ in chain.named_parameters()]
 
     def likelihood(given, *parameters):
-        return torch.func.functional_call(
-            chain, dict(zip(names, parameters, strict=True)), (given, tags, mask, "none")
-        )
+        return torch.func.functional_call(chain, dict(zip(names, parameters, strict=True)), (given, tags, mask, "none"))
 
     assert torch.autograd.gradcheck(likelihood, (emissions, *chain.parameters()))
 
@@ -100,9 +98,7 @@ def forbidden_case(scale=1.0):
 def test_forbidden_scores_are_exact_and_get_no_gradient(scale):
     chain, emissions, tags, mask = forbidden_case(scale)
     found = chain(emissions, tags, mask, reduction="none")
-    torch.testing.assert_close(
-        found, enumerated_likelihood(chain, emissions, tags, mask), atol=1e-10, rtol=1e-12
-    )
+    torch.testing.assert_close(found, enumerated_likelihood(chain, emissions, tags, mask), atol=1e-10, rtol=1e-12)
     d_emissions, d_start, d_end, d_pair = gradients(found.sum(), emissions, chain)
     assert all(torch.isfinite(d).all() for d in (d_emissions, d_start, d_end, d_pair))
     assert d_pair[0, 1] == d_pair[2, 2] == d_start[1] == d_end[2] == d_emissions[0, 2, 3] == 0
@@ -140,7 +136,7 @@ def test_marginals_best_and_k_best_equal_enumeration(batch_first, scale):
         paths, scores = all_paths(chain, emissions[k, :n])
         log_p = torch.log_softmax(scores, 0)
         order = torch.argsort(log_p, descending=True)[:30].tolist()
-        assert [tuple(path.tags) for path in many[k]] == [paths[i] for i in order]
+        assert [tuple(path.labels) for path in many[k]] == [paths[i] for i in order]
         np.testing.assert_allclose([p.log_probability for p in many[k]], log_p[order].detach(), atol=1e-9)
         assert tuple(best[k]) == paths[order[0]]
         want = torch.zeros(n, 3, dtype=torch.float64)
@@ -175,9 +171,7 @@ def test_the_general_layer_gives_the_same_likelihood_and_marginals():
     torch.testing.assert_close(found, want, atol=1e-10, rtol=0)
     for a, b in zip(gradients(found, emissions, chain), gradients(want, emissions, chain), strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=0)
-    torch.testing.assert_close(
-        chain.marginals(emissions, mask)[mask], layer(theta)["node"], atol=1e-10, rtol=0
-    )
+    torch.testing.assert_close(chain.marginals(emissions, mask)[mask], layer(theta)["node"], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -202,9 +196,7 @@ def test_everything_is_as_in_pytorch_crf(n_tags, lengths, batch_first):
                 assert ours.dtype == want.dtype
                 torch.testing.assert_close(ours, want, atol=1e-5, rtol=1e-5)
                 for a, b in zip(
-                    gradients(ours.sum(), emissions, chain),
-                    gradients(want.sum(), emissions, theirs),
-                    strict=True,
+                    gradients(ours.sum(), emissions, chain), gradients(want.sum(), emissions, theirs), strict=True
                 ):
                     torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
             assert chain.decode(emissions, mask=on) == theirs.decode(emissions, mask=on)
@@ -292,18 +284,7 @@ RIGHT = {
 WRONG = {
     "BIO": ["I-X", "O I-X", "B-X I-Y", "B-Y I-X I-X"],
     "IOB1": ["B-X", "O B-X", "I-Y B-X", "I-X O B-X"],
-    "BIOES": [
-        "I-X",
-        "E-X",
-        "B-X",
-        "B-X O",
-        "S-X I-X",
-        "B-X E-Y-Z",
-        "B-X S-X",
-        "B-X B-X E-X",
-        "B-X I-X",
-        "E-X O",
-    ],
+    "BIOES": ["I-X", "E-X", "B-X", "B-X O", "S-X I-X", "B-X E-Y-Z", "B-X S-X", "B-X B-X E-X", "B-X I-X", "E-X O"],
 }
 
 

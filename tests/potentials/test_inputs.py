@@ -13,8 +13,7 @@ from potentia import Constant, Example, Linear
 from potentia.learn import data, part
 from potentia.learn.base import fit_digest
 from potentia.potentials.base import Potential
-from potentia.potentials.inputs import Inputs
-from potentia.potentials.problem import row_chunks
+from potentia.potentials.inputs import Inputs, row_chunks
 from potentia.testing import check_potential
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")  # fits are cut short

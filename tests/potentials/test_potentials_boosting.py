@@ -55,7 +55,7 @@ def test_every_round_on_all_rows_lowers_the_loss():
     run = boosting.start(x, 3).begin_rounds(problem, rng)
     (last,) = run.losses([1.0])
     for _ in range(15):
-        run.step(rng)
+        run.step()
         (loss,) = run.losses([1.0])
         assert loss < last
         last = loss
@@ -92,8 +92,8 @@ def test_leaves_keep_the_shares_of_the_chapter():
     tree = run._growth.tree(
         run.binned.codes, np.random.default_rng(0).normal(size=(1000, 4)) ** 2, np.array([10, 25, 0.0])
     )
-    run.step(np.random.default_rng(0))
-    grown = run.trees.forest()
+    run.step()
+    grown = run.added()
     assert len(grown.nodes) > 20
     reached = np.zeros((1000, 3))
     grown.add_to(reached, run.binned.codes)

@@ -128,9 +128,7 @@ def test_expansions_fit_curves_and_survive_saving(transformer):
     x = rng.uniform(-2, 2, (500, 2))
     y = (np.abs(x[:, 0]) > 1).astype(int)
     curved = Linear(transformer=transformer).fit(x, y)
-    assert (
-        (curved.scores(x).argmax(1) == y).mean() > 0.97 > (Linear().fit(x, y).scores(x).argmax(1) == y).mean()
-    )
+    assert (curved.scores(x).argmax(1) == y).mean() > 0.97 > (Linear().fit(x, y).scores(x).argmax(1) == y).mean()
     assert not hasattr(transformer, "n_features_in_"), "the user's own transformer stays untouched"
     loaded = Potential.from_state(*curved.state())
     fresh = rng.uniform(-3, 3, (50, 2))

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
-from potentia.kernels.logistic import linear_loss_rows, loss_rows
+from potentia.kernels.linear_losses import linear_loss_rows, loss_rows
 
 NONE = np.zeros((0, 0))
 NO_LABELS = np.zeros(0, np.int64)
@@ -98,7 +98,6 @@ def test_fused_linear_loss_against_central_differences(intercept):
         step = np.zeros_like(coef)
         step[i, k] = 1e-6
         high, low = (
-            linear_loss_rows(x, coef + s * step, bias, labels, NONE, weight, np.zeros_like(coef))
-            for s in (1, -1)
+            linear_loss_rows(x, coef + s * step, bias, labels, NONE, weight, np.zeros_like(coef)) for s in (1, -1)
         )
         assert gradient[i, k] == pytest.approx((high - low) / 2e-6, rel=1e-5, abs=1e-5)

@@ -52,9 +52,7 @@ def test_one_pass_is_the_papers_step_rule():
         def mean_loss(vector, rows=rows):
             twin.parameters = vector
             share = 6 / weight.sum() / 3
-            return (
-                twin.loss(x[rows], y[rows], bias[rows], weight[rows]) * share + twin.penalty() / weight.sum()
-            )
+            return twin.loss(x[rows], y[rows], bias[rows], weight[rows]) * share + twin.penalty() / weight.sum()
 
         sides = np.eye(len(point)) * 1e-6
         gradient = np.array([(mean_loss(point + e) - mean_loss(point - e)) / 2e-6 for e in sides])

@@ -110,9 +110,7 @@ class Weightless(Mean):
     """Fits as if all weights were equal."""
 
     def _fit(self, problem):
-        super()._fit(
-            Problem.of(replace(problem.draw(slice(None)).table(), weight=NO_WEIGHT), problem.n_outputs)
-        )
+        super()._fit(Problem.of(replace(problem.draw(slice(None)).table(), weight=NO_WEIGHT), problem.n_outputs))
 
 
 def test_a_class_of_ones_own_passes():
@@ -175,9 +173,7 @@ class Shards:
         return found
 
 
-@pytest.mark.parametrize(
-    "factory", [Linear, lambda: Boosting(rounds=3, subsample=500), lambda: MLP(epochs=1)]
-)
+@pytest.mark.parametrize("factory", [Linear, lambda: Boosting(rounds=3, subsample=500), lambda: MLP(epochs=1)])
 def test_bias_may_be_made_on_demand(factory):
     rng = np.random.default_rng(0)
     n = 60_000
@@ -247,11 +243,7 @@ def test_classes_that_do_not_appear_are_declared():
 
 def test_rows_without_features():
     y = np.array([0, 1, 1])
-    for potential in (
-        Zero().fit(None, y),
-        Constant().fit(np.zeros((3, 0)), y),
-        Linear().fit(np.zeros((3, 0)), y),
-    ):
+    for potential in (Zero().fit(None, y), Constant().fit(np.zeros((3, 0)), y), Linear().fit(np.zeros((3, 0)), y)):
         assert potential.scores(np.zeros((5, 0))).shape == (5, 2)
         assert potential.scores(None, out=np.ones((4, 2))).shape == (4, 2)
     with pytest.raises(PotentiaError, match="number of rows is unknown"):
@@ -278,13 +270,7 @@ def test_rows_without_features():
     ],
 )
 def test_bad_input_gets_one_clear_sentence(change, message):
-    given = {
-        "x": np.zeros((4, 2)),
-        "y": [0, 1, 2, 0],
-        "bias": np.zeros((4, 3)),
-        "weight": np.ones(4),
-        **change,
-    }
+    given = {"x": np.zeros((4, 2)), "y": [0, 1, 2, 0], "bias": np.zeros((4, 3)), "weight": np.ones(4), **change}
     with pytest.raises(PotentiaError, match=message):
         Linear().fit(**given)
 

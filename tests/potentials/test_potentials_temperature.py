@@ -65,9 +65,7 @@ def photos(dtype):
         graph = pt.Graph.grid((4, 5), n_states=4)
         edge = np.random.default_rng(seed).uniform(size=(len(graph.scopes["edge"]), 1))
         weight = 1.0 + np.arange(20) % 2
-        made.append(
-            pt.Example(graph, {"node": x.astype(dtype), "edge": edge.astype(dtype)}, y, weights=weight)
-        )
+        made.append(pt.Example(graph, {"node": x.astype(dtype), "edge": edge.astype(dtype)}, y, weights=weight))
     return made
 
 

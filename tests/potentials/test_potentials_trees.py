@@ -6,18 +6,10 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from potentia.kernels.decision_trees import add_trees, best_cut, fill_statistics, fit_leaf, fit_leaves, pack
-from potentia.kernels.logistic import loss_rows
+from potentia.kernels.linear_losses import loss_rows
 from potentia.potentials.boosting import Growth
 from potentia.potentials.problem import make_problem
-from potentia.potentials.tree_ensemble import (
-    Binned,
-    TreeEnsemble,
-    all_cells,
-    bin_edges,
-    cell_of,
-    count_bins,
-    encode,
-)
+from potentia.potentials.tree_ensemble import Binned, TreeEnsemble, all_cells, bin_edges, cell_of, count_bins, encode
 
 NONE = np.zeros((0, 0))
 
@@ -66,11 +58,7 @@ def tree_problem(seed, n=120, d=3, k=3, bins=16):
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, bins, (n, d)).astype(np.uint8)
     weight = rng.uniform(0.5, 2, n)
-    scores = (
-        rng.normal(size=(n, k))
-        + np.outer(codes[:, 0] > 7, np.arange(k))
-        - np.outer(codes[:, -1] > 3, np.ones(k))
-    )
+    scores = rng.normal(size=(n, k)) + np.outer(codes[:, 0] > 7, np.arange(k)) - np.outer(codes[:, -1] > 3, np.ones(k))
     labels = (scores + rng.gumbel(size=(n, k))).argmax(1)
     residual = np.empty((n, k))
     loss_rows(scores, NONE, labels, NONE, weight, residual)
@@ -130,9 +118,7 @@ def test_walk_reaches_the_leaf_the_row_was_grown_in():
     scores = np.ones((300, 3))
     forest.add_to(scores, codes)
     for node, start, stop in tree.spans:
-        np.testing.assert_array_equal(
-            scores[tree.order[start:stop]], np.tile(1 + values[node], (stop - start, 1))
-        )
+        np.testing.assert_array_equal(scores[tree.order[start:stop]], np.tile(1 + values[node], (stop - start, 1)))
     assert [walk_twin(code, tree.nodes) for code in codes[:50]] == [
         int(np.flatnonzero((1 + values == row).all(1))[0]) for row in scores[:50]
     ]

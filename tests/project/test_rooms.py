@@ -20,9 +20,7 @@ def imported_rooms(path):
                 yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [a.name.split(".") for a in node.names]
-            yield from (
-                parts[1] if len(parts) > 1 else "__init__" for parts in names if parts[0] == "potentia"
-            )
+            yield from (parts[1] if len(parts) > 1 else "__init__" for parts in names if parts[0] == "potentia")
 
 
 def test_every_module_has_a_room_and_imports_only_downwards():

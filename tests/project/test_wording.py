@@ -128,13 +128,6 @@ def test_error_messages_end_with_a_full_stop():
 
 
 def test_the_rules_find_what_they_ban():
-    phrases = [
-        "made anew",
-        "of one's own",
-        "there and back",
-        "upper bound of log Z",
-        "goes on from",
-        "pictures",
-    ]
+    phrases = ["made anew", "of one's own", "there and back", "upper bound of log Z", "goes on from", "pictures"]
     for phrase in phrases:
         assert any(re.search(pattern, phrase, re.I) for pattern in BANNED), phrase

@@ -49,9 +49,7 @@ def test_quick_denoising_gives_rows_tables_and_figures_and_resumes(tmp_path, mon
 def test_full_tables_have_all_cells_with_the_papers_errors():
     for own in SETS:
         table = [c for c in STUDIES[own.name].all_cells(quick=False) if is_plain(c)]
-        assert sorted((c["node"], c["edge"]) for c in table) == sorted(
-            (a, b) for a in CLASSES for b in CLASSES
-        )
+        assert sorted((c["node"], c["edge"]) for c in table) == sorted((a, b) for a in CLASSES for b in CLASSES)
         for errors in (own.paper_train, own.paper_test):
             assert [len(line) for line in errors] == [5] * 5
 

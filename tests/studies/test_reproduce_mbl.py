@@ -33,8 +33,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=needs(part) if (part := NEEDED.get(name)) else ()) for name in FIGURES],
+    "name", [pytest.param(name, marks=needs(part) if (part := NEEDED.get(name)) else ()) for name in FIGURES]
 )
 def test_quick_form_gives_rows_tables_and_figures_and_resumes(name, tmp_path, capsys):
     if name == "horses-network":

@@ -10,7 +10,7 @@ import potentia as pt
 from data_sets import needs
 from potentia.app.cli import main
 from potentia.app.report.rows import grid, read_rows
-from potentia.models.multilabel.selection import splits
+from potentia.models.multilabel.network import splits
 from potentia_studies import multilabel_tables, search_speed, systems
 from potentia_studies.studies import STUDIES
 
@@ -75,9 +75,7 @@ def test_quick_search_speed_agrees_with_the_theorem(tmp_path, capsys):
             assert row["lp_below"]
             assert row["states_largest"] < 2 ** (row["cell"]["labels"] + 1)
         if row["cell"]["part"] == "bound":
-            for certain, cut, guaranteed in zip(
-                row["certain"], row["cut_short"], row["guaranteed"], strict=True
-            ):
+            for certain, cut, guaranteed in zip(row["certain"], row["cut_short"], row["guaranteed"], strict=True):
                 assert certain + cut >= guaranteed
     assert rows[-1]["certain"] == 1.0
 

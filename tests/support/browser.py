@@ -18,13 +18,7 @@ class Page:
     def __init__(self, profile):
         import websocket
 
-        options = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--no-first-run",
-        ]
+        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
         where = [f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([CHROMIUM, *options, *where], **quiet)
@@ -76,15 +70,7 @@ class Page:
 
     def press(self, key):
         text = {"Enter": "\r", " ": " "}.get(key)
-        codes = {
-            "Enter": 13,
-            " ": 32,
-            "ArrowLeft": 37,
-            "ArrowUp": 38,
-            "ArrowRight": 39,
-            "ArrowDown": 40,
-            "Tab": 9,
-        }
+        codes = {"Enter": 13, " ": 32, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
         known = {"key": key, "code": key if key != " " else "Space", "windowsVirtualKeyCode": codes[key]}
         down = known | ({"text": text} if text else {})
         self.call("Input.dispatchKeyEvent", type="keyDown", **down)

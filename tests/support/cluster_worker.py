@@ -2,7 +2,7 @@
 
 import warnings
 
-from potentia.base.threads import using_threads
+from potentia.base.resources import using_threads
 from test_cluster import CHAINS, NAMES, chains, fitted
 
 with warnings.catch_warnings(), using_threads(1):  # a fork has no threads but one

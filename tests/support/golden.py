@@ -58,9 +58,7 @@ def fit_chain():
     X = [[{"word": word, "last": word[-1], "size": float(len(word))} for word in row] for row in words]
     y = [[None if word == "w3" else f"{int(word[1:]) % 5}" for word in row] for row in words]
     model = pt.ChainCRF(c1=0.01, c2=0.05, max_iterations=15, delta=0.0).fit(X, y)
-    marginals = [
-        token[label] for row in model.predict_marginals(X) for token in row for label in sorted(token)
-    ]
+    marginals = [token[label] for row in model.predict_marginals(X) for token in row for label in sorted(token)]
     return (
         model.history_[-1]["objective"],
         np.array(marginals),

@@ -40,9 +40,7 @@ def _bare(e):
 
 def single(examples):
     """Features in float32."""
-    return [
-        Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in examples
-    ]
+    return [Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in examples]
 
 
 DATA = {"plain": list, "weighted": weighted, "hidden": hidden, "lacking": lacking, "single": single}
@@ -71,20 +69,14 @@ PLANES = {"iterations": 4, "inference": pt.Smoothed(0.0, iterations=20)}
 LEARNERS = {
     "alternating": Case(LINEAR, ilr(solver="alternating"), "hidden"),
     "direct": Case({"node": Linear(), "edge": Constant()}, ilr(solver="direct"), "lacking"),
-    "mixed": Case(
-        {"node": Boosting(rounds=4, more_rounds=2), "edge": Linear()}, ilr(solver="mixed"), "weighted"
-    ),
+    "mixed": Case({"node": Boosting(rounds=4, more_rounds=2), "edge": Linear()}, ilr(solver="mixed"), "weighted"),
     "drawn": Case({"node": Boosting(rounds=4, subsample=40), "edge": Boosting(rounds=2)}, ilr()),
-    "mlp": Case(
-        {"node": MLP(hidden=5, epochs=1), "edge": MLP(hidden=4, epochs=1)}, ilr(solver="alternating")
-    ),
+    "mlp": Case({"node": MLP(hidden=5, epochs=1), "edge": MLP(hidden=4, epochs=1)}, ilr(solver="alternating")),
     "soft": Case(LINEAR, ilr(hidden="soft"), "hidden"),
     "risk": Case(LINEAR, pt.MarginalRisk(iterations=4, tol=0.0, track_error=True)),
     "em": Case(LINEAR, pt.MarginalRisk("surrogate_em", iterations=4, tol=0.0, track_error=True), "hidden"),
     "warm": Case(
-        LINEAR,
-        pt.MarginalRisk(gradient="backpropagation", inference=pt.TRW(tol=1e-6), iterations=4, tol=0.0),
-        "hidden",
+        LINEAR, pt.MarginalRisk(gradient="backpropagation", inference=pt.TRW(tol=1e-6), iterations=4, tol=0.0), "hidden"
     ),
     "batches": Case(LINEAR, pt.MarginalRisk(batch=2, iterations=3)),
     "stages": Case(LINEAR, pt.MarginalRisk(incremental=2, iterations=4, tol=0.0)),

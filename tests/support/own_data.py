@@ -34,9 +34,7 @@ def make_table(path, n=40):
         for i in range(n):
             size, colour = rng.normal(), rng.choice(["red", "green"])
             a, b = size > 0, colour == "red"
-            writer.writerow(
-                ["" if i == 5 else f"{size:.3f}", colour, int(a), "yes" if b else "no", int(a and b)]
-            )
+            writer.writerow(["" if i == 5 else f"{size:.3f}", colour, int(a), "yes" if b else "no", int(a and b)])
 
 
 def make_sequences(path, n=8):

@@ -225,10 +225,7 @@ def in_forest_polytope(n, edges, rho, tol=1e-9):
     """Whether sum of rho inside S <= |S| - 1 for every vertex set S of two or more [Edmonds 1971]."""
     for size in range(2, n + 1):
         for inside in map(set, combinations(range(n), size)):
-            if (
-                sum(w for (i, j), w in zip(edges, rho, strict=True) if i in inside and j in inside)
-                > size - 1 + tol
-            ):
+            if sum(w for (i, j), w in zip(edges, rho, strict=True) if i in inside and j in inside) > size - 1 + tol:
                 return False
     return bool(np.all(np.asarray(rho) >= -tol))
 

@@ -48,12 +48,10 @@ def make(folder):
     }
     learner = pt.IteratedLogistic(epsilon=0.2, iterations=2, sweeps=5)
     pt.CRF(potentials, learner).fit(examples()).save(folder / "crf")
-    risk = pt.MarginalRisk(
-        pt.gradients.losses.SmoothedError(alpha=20), pt.TRW(iterations=5, tol=0), iterations=3
+    risk = pt.MarginalRisk(pt.gradients.losses.SmoothedError(alpha=20), pt.TRW(iterations=5, tol=0), iterations=3)
+    pt.CRF({k: pt.Linear() for k in ("node", "edge", "triple")}, risk, pt.Smoothed(epsilon=0.5)).fit(examples()).save(
+        folder / "crf-risk"
     )
-    pt.CRF({k: pt.Linear() for k in ("node", "edge", "triple")}, risk, pt.Smoothed(epsilon=0.5)).fit(
-        examples()
-    ).save(folder / "crf-risk")
     X, Y = rows()
     pt.LMSBN(0.02, interactions=2, label_scale=0.5).fit(X, Y).save(folder / "lmsbn")
     pt.LMBM(0.02, cliques=3, kernel="rbf").fit(X, Y).save(folder / "lmbm")

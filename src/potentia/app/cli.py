@@ -61,9 +61,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")
-    studies = {
-        name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()
-    }
+    studies = {name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()}
     own = {
         name: (run, text, own_data.examples(name), partial(own_data.add_options, name))
         for name, (run, text) in own_data.COMMANDS.items()
@@ -102,11 +100,7 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
         "best labelling (map), or that of the variables of --query with the others summed out (mmap)"
     )
     add("--task", default="marginals", choices=["marginals", *_PORTFOLIOS], help=text)
-    add(
-        "--seconds",
-        type=float,
-        help="time limit of the other tasks (default: 20 for pr and mar, else none)",
-    )
+    add("--seconds", type=float, help="time limit of the other tasks (default: 20 for pr and mar, else none)")
     add("--query", type=Path, metavar="FILE", help="variables of --task mmap: their number, then themselves")
     add("--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)")
     add("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
@@ -141,10 +135,7 @@ _SHOWN = {
     "MAP": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
 }
 #: Options of `infer` that become fields of the method.
-_OPTIONS = {
-    **{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")},
-    "seconds": "time_limit",
-}
+_OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")}, "seconds": "time_limit"}
 
 
 def _infer(arguments: argparse.Namespace) -> None:
@@ -177,9 +168,7 @@ def _infer(arguments: argparse.Namespace) -> None:
                 uai.write_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
         facts["files"] = [f"{arguments.model.name}.{task}" for task in tasks]
     if arguments.json:
-        marginals = [
-            row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)
-        ]
+        marginals = [row[:n].tolist() for row, n in zip(result.variable_marginals, graph.n_states, strict=True)]
         print(json_text({**facts, "labels": labels.tolist(), "marginals": marginals}))
         return
     show_facts(arguments, f"{name} on {arguments.model.name}", facts)
@@ -207,9 +196,7 @@ def _method(arguments: argparse.Namespace) -> tuple[str, Any]:
     options = {option: getattr(arguments, option) for option in _OPTIONS}
     for option, value in options.items():
         if value is not None and _OPTIONS[option] not in kind.__dataclass_fields__:
-            raise PotentiaError(
-                f"{f'--task {task}' if task in _PORTFOLIOS else f'--method {name}'} has no --{option}."
-            )
+            raise PotentiaError(f"{f'--task {task}' if task in _PORTFOLIOS else f'--method {name}'} has no --{option}.")
     return name, kind(**{_OPTIONS[option]: value for option, value in options.items() if value is not None})
 
 
@@ -269,9 +256,7 @@ def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
         for action in command._actions:
             values = f" -x -a '{' '.join(map(str, action.choices))}'" if action.choices else ""
             lines += [
-                f"{here} -l {option.lstrip('-')}{values}"
-                for option in action.option_strings
-                if option.startswith("--")
+                f"{here} -l {option.lstrip('-')}{values}" for option in action.option_strings if option.startswith("--")
             ]
             lines += [f"{here}{values}"] if values and not action.option_strings else []
     return "\n".join(lines)

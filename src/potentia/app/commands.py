@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..base.threads import using_threads
+from ..base.resources import using_threads
 from ..base.types import ConvergenceWarning, PotentiaError, printable
 from ..learn.backends.connection import cluster
 from .pipeline import check_target, write_text
@@ -43,9 +43,7 @@ SEED = whole_number(0, 2**32 - 1)
 def add_quiet_and_threads(parser: argparse.ArgumentParser) -> None:
     """The options of every command that may take long."""
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors (and --json)")
-    parser.add_argument(
-        "--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)"
-    )
+    parser.add_argument("--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)")
 
 
 def plain(value: Any) -> Any:
@@ -187,24 +185,19 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add_quiet_and_threads(parser)
 
 
-def _study_module(name: str) -> Any:
-    """A module of the studies, which lie beside the library's sources in its repository; None if not installed."""
+def _study_module(name: str, needed: bool = True) -> Any:
+    """A module of the studies, which lie beside the library's sources in its repository; None if it may be missing."""
     try:
         return import_module(f"potentia_studies.{name}")
     except ModuleNotFoundError as missing:
         if missing.name != "potentia_studies":
             raise
-        return None
-
-
-def _need_studies(name: str) -> Any:
-    module = _study_module(name)
-    if module is None:
+    if needed:
         raise PotentiaError(
             "The studies and benchmarks are not part of the library: `pip install -e studies` in a clone of its "
             "repository installs them."
         )
-    return module
+    return None
 
 
 def demo(arguments: argparse.Namespace) -> None:
@@ -234,7 +227,7 @@ def report(arguments: argparse.Namespace) -> None:
     from .own_data import report_source
     from .report.page import report as write
 
-    source, studies = report_source(arguments.folder), _study_module("studies")
+    source, studies = report_source(arguments.folder), _study_module("studies", needed=False)
     path = write(source, arguments.out, *([_tables, studies.report_originals] if studies else []))
     size = path.stat().st_size
     if arguments.json:
@@ -256,7 +249,7 @@ def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 def reproduce(arguments: argparse.Namespace) -> None:
     """Run a study and print its tables."""
-    study = _need_studies("studies").study_named(arguments.name)
+    study = _study_module("studies").study_named(arguments.name)
     out = arguments.out / (arguments.name + ("-quick" if arguments.quick else ""))
     rows = study.reproduce(arguments.quick, out, _say(arguments, sys.stdout), arguments.full)
     _show(arguments, {"rows": rows, "out": str(out)}, study.tables(rows))
@@ -266,7 +259,7 @@ def reproduce(arguments: argparse.Namespace) -> None:
 
 def bench(arguments: argparse.Namespace) -> None:
     """Measure and print tables."""
-    module = _need_studies("bench.run")
+    module = _study_module("bench.run")
     if arguments.out:
         check_target(arguments.out)
     rows = module.run(quick=arguments.quick)
@@ -290,15 +283,13 @@ def _say(arguments: argparse.Namespace, stream: Any) -> Callable[[str], None]:
 
 def warmup(arguments: argparse.Namespace) -> None:
     """Compile kernels ahead of their first use, part by part, and say where they are."""
-    from ..kernels.machine.store import FOLDER
+    from ..kernels.machine.jit import FOLDER
 
     unknown = [part for part in arguments.part if part not in _PARTS]
     if unknown:
         raise PotentiaError(f"warmup has no part {unknown[0]!r}; its parts are {', '.join(_PARTS)}.")
     if FOLDER is None:
-        raise PotentiaError(
-            "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one that can."
-        )
+        raise PotentiaError("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one that can.")
     begun = time.perf_counter()
     with command_context(arguments), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -110,13 +110,9 @@ def _run_images(
     potentials = {kind: _potential(cell[kind], size) for kind in ("node", "edge")}
     model, row = fit_row(CRF(potentials, _learner(cell, size.iterations)), train, test, progress)
     shown, images = test[:_SHOWN], []
-    for example, soft, labels in zip(
-        shown, model.predict_marginals(shown), model.predict(shown), strict=True
-    ):
+    for example, soft, labels in zip(shown, model.predict_marginals(shown), model.predict(shown), strict=True):
         assert example.labels is not None
-        seen, soft = (
-            column.reshape(size.side, size.side) for column in (example.features["node"][:, 1], soft[:, 1])
-        )
+        seen, soft = (column.reshape(size.side, size.side) for column in (example.features["node"][:, 1], soft[:, 1]))
         states = {"truth": example.labels, "prediction": labels}
         images.append({
             "name": example.name, "input": pack(seen), "marginals": pack(soft),
@@ -168,9 +164,7 @@ def _run_labels(cell: Cell, X: Floats, Y: Ints, X_test: Floats, Y_test: Ints) ->
     return row
 
 
-def fit_row(
-    model: CRF, train: Sequence[Example], test: Sequence[Example], progress: bool = False
-) -> tuple[CRF, Row]:
+def fit_row(model: CRF, train: Sequence[Example], test: Sequence[Example], progress: bool = False) -> tuple[CRF, Row]:
     """The fitted model, and what rows say of any fit: errors, the history, and whether a tolerance was met."""
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the row says it
         model.fit(train, validation=test, progress=progress)

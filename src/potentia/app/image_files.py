@@ -133,9 +133,7 @@ def image_files(source: Path, stacks: str = "images", named: Path | None = None)
     if stacks == "volumes":
         for path in paths:
             if not is_tiff(path):
-                raise PotentiaError(
-                    f"{path} is not a TIFF file, so it holds no volume: leave out --stacks volumes."
-                )
+                raise PotentiaError(f"{path} is not a TIFF file, so it holds no volume: leave out --stacks volumes.")
         return [ImageFile(path.stem, path) for path in paths]
     files = []
     for path in paths:
@@ -201,9 +199,7 @@ def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | N
 
 def _same_page(file: ImageFile, mask: Path) -> ImageFile:
     if file.page is not None and not is_tiff(mask):
-        raise PotentiaError(
-            f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack."
-        )
+        raise PotentiaError(f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack.")
     if file.page is not None and n_pages(mask) != n_pages(file.path):
         pages, wanted = n_pages(mask), n_pages(file.path)
         raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
@@ -348,9 +344,7 @@ def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):
         array = np.asarray(values, dtype=np.float32)
     if not np.isfinite(array).all():
-        raise PotentiaError(
-            f"{file.path}: the array holds a value that is not finite, or too large for float32."
-        )
+        raise PotentiaError(f"{file.path}: the array holds a value that is not finite, or too large for float32.")
     return array
 
 
@@ -404,9 +398,7 @@ class InputReader:
         return image, Given(*(None if arrays is None else read_given(arrays[k], size) for arrays in beside))
 
 
-def input_reader(
-    files: list[ImageFile], features: Path | None, probabilities: Path | None, axes: int
-) -> InputReader:
+def input_reader(files: list[ImageFile], features: Path | None, probabilities: Path | None, axes: int) -> InputReader:
     """A reader of images and of the arrays of their names in folders."""
     beside = [
         None if folder is None else absolute(given_files(folder, files, option))

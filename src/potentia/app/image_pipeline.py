@@ -12,18 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.files import naming
-from ..base.options import check_number
 from ..base.progress import Bar
 from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Section
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_number
 from ..features.colour import resize, upsample_marginals
-from ..features.edges import edge_features
 from ..features.example import Example
-from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size
-from ..features.superpixel import superpixel_example
+from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size, superpixel_example
+from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
-from ..metrics.segmentation import Calibration, boundary_counts, confusion_matrix, segmentation_scores
+from ..metrics import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 from ..models.crf import CRF
 from .image_files import (
     Given,
@@ -242,9 +240,7 @@ class ImagePipeline(Pipeline):
         """Whether predictions are the best states of marginals, not the best labelling."""
         return (self.model.decode or getattr(self.model.learner, "decode", "mpm")) == "mpm"
 
-    def _spread(
-        self, image: np.ndarray, given: Given, predict: Callable[[list[Example]], list[Floats]]
-    ) -> Floats:
+    def _spread(self, image: np.ndarray, given: Given, predict: Callable[[list[Example]], list[Floats]]) -> Floats:
         """Predicted values (n_variables, n_classes) over the image's pixels."""
         full = np.shape(image)[: self.axes]
         if self.edge != BOUNDARY:
@@ -301,10 +297,7 @@ class ImagePipeline(Pipeline):
     def _predict_file(self, staging: Staging, marginals: str | None, read: InputReader, k: int) -> None:
         """Predict one image and write what was found."""
         name, (image, given) = read.files[k].name, read(k)
-        soft = self.predict_marginals(image, *given) if marginals or self.by_marginals else None
-        labels = (
-            self.predict(image, *given) if soft is None or not self.by_marginals else soft.argmax(axis=-1)
-        )
+        labels, soft = self._labels(image, given, marginals is not None)
         suffix = "tif" if self.axes == 3 else "png"
         write_mask(staging.file("labels", f"{name}.{suffix}"), self.classes.mask(labels))
         shown = as_shown(self.intensity.apply(image, self.axes))
@@ -319,6 +312,13 @@ class ImagePipeline(Pipeline):
                 safe = re.sub(r"[^\w#-]", "_", label)
                 grey = np.round(255 * soft[..., number]).astype(np.uint8)
                 write_image(staging.file("marginals", f"{name}.{number}-{safe}.png"), grey)
+
+    def _labels(self, image: np.ndarray, given: Given, soft: bool) -> tuple[Ints, Floats | None]:
+        """Class numbers, and marginals where requested or where the former come from them."""
+        table = self.predict_marginals(image, *given) if soft or self.by_marginals else None
+        if table is None or not self.by_marginals:
+            return self.predict(image, *given), table
+        return table.argmax(axis=-1), table
 
     def evaluate_files(
         self,
@@ -366,12 +366,10 @@ class ImagePipeline(Pipeline):
     ) -> tuple[dict[str, Any], Ints, Ints, Calibration]:
         """Predict one image and compare: what a report shows, the confusion matrix, boundary counts, calibration."""
         image, given = read(k)
-        truth, soft, n = _read_truth(classes, masks[k], image), None, len(classes)
-        calibration = Calibration()
-        if self.by_marginals:
-            soft = self.predict_marginals(image, *given)
+        truth, n, calibration = _read_truth(classes, masks[k], image), len(classes), Calibration()
+        labels, soft = self._labels(image, given, False)
+        if soft is not None:
             calibration.add(truth, soft)
-        labels = self.predict(image, *given) if soft is None else soft.argmax(axis=-1)
         confusion = confusion_matrix(truth, labels, n)
         shown = {
             "name": read.files[k].name,
@@ -402,9 +400,7 @@ class ImagePipeline(Pipeline):
         }
         for option, (folder, wanted) in needs.items():
             if wanted and folder is None:
-                raise PotentiaError(
-                    f"the model was trained with --{option}: give their folder for these images."
-                )
+                raise PotentiaError(f"the model was trained with --{option}: give their folder for these images.")
             if folder is not None and not wanted:
                 raise PotentiaError(f"the model was trained without --{option}.")
         read = input_reader(files, features, probabilities, self.axes)

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.memory import check_memory
 from ..base.progress import Bar
+from ..base.resources import check_memory
 from ..base.types import Floats, Ints, PotentiaError
-from ..features.edges import typical_contrast
 from ..features.example import Example
+from ..features.pixels import typical_contrast
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
 from ..potentials import Boosting, Potential
@@ -126,9 +126,7 @@ def cross_fit(
         if not positions or n_folds == 1:
             position = bool(positions) and position is not False
         elif position is None:
-            losses = {
-                use: np.array([fit_fold(k, use, 1)[1] for k in range(n_folds)]) for use in (False, True)
-            }
+            losses = {use: np.array([fit_fold(k, use, 1)[1] for k in range(n_folds)]) for use in (False, True)}
             tried = {use: float(loss.mean()) for use, loss in losses.items()}
             # few images show chance positions, too: a mean alone would take them up
             position = bool(np.all(losses[True] < losses[False]))
@@ -290,9 +288,7 @@ def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
     return _N_ROWS, max(_LEAST_PAIRED, min(_N_PAIRED, _PAIR_ENTRIES // (axes * n_states**2)))
 
 
-def _draw_windows(
-    images: TrainingImages, n_pixels: int, rng: np.random.Generator
-) -> tuple[list[int], list[Window]]:
+def _draw_windows(images: TrainingImages, n_pixels: int, rng: np.random.Generator) -> tuple[list[int], list[Window]]:
     """Windows of about `n_pixels` in all, and the numbers of their units.
 
     Where there are too many units for windows of a useful size, some are left out: in small windows, most of which show
@@ -303,9 +299,7 @@ def _draw_windows(
     windows = []
     for number in chosen:
         k, window = images.units[number]
-        windows.append(
-            pixels.draw_window(window, max(1, n_pixels // count), images.labels[k][window] >= 0, rng)
-        )
+        windows.append(pixels.draw_window(window, max(1, n_pixels // count), images.labels[k][window] >= 0, rng))
     return chosen, windows
 
 
@@ -336,9 +330,7 @@ def _classify(
     run, rng = images.run, np.random.default_rng([images.run.seed, 1])
     n = max(1, n_rows // len(images.units))
     with Bar(run.progress) as bar:
-        samples = [
-            _sample(images, rows, k, window, n, rng) for k, window in bar.over(images.units, "features")
-        ]
+        samples = [_sample(images, rows, k, window, n, rng) for k, window in bar.over(images.units, "features")]
     fitted = {}
     for node in nodes:
         positions, use = rows.axes if rows.position else 0, None if position is None else position == "yes"
@@ -359,9 +351,7 @@ def _classify(
     if len(first.by_fold) > 1:
         coarse = _coarse_predictions(images, unseen)
         wider = [
-            sample._replace(
-                x=np.hstack([sample.x[:, : rows.n_features], Context(coarse[k]).at(sample.places)])
-            )
+            sample._replace(x=np.hstack([sample.x[:, : rows.n_features], Context(coarse[k]).at(sample.places)]))
             for (k, _), sample in zip(images.units, samples, strict=True)
         ]
         second = _cross_fit(images, node, wider)
@@ -379,13 +369,7 @@ def _classify(
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
     run = images.run
     # boosted trees that generalise to other images: small ones, in small steps
-    small: dict[str, Any] = {
-        "rounds": 50,
-        "more_rounds": 50,
-        "shrinkage": 0.1,
-        "max_leaves": 16,
-        "seed": run.seed,
-    }
+    small: dict[str, Any] = {"rounds": 50, "more_rounds": 50, "shrinkage": 0.1, "max_leaves": 16, "seed": run.seed}
     return cross_fit(
         lambda: Boosting(**small) if node == "boosting" else make_potential(node, run.seed),
         samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,

@@ -11,35 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base.options import check_positive
 from ..base.saving import digest_of
-from ..base.types import ConvergenceWarning, Floats, PotentiaError
+from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_positive
 from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
 from ..potentials import Linear, Potential, Temperature
-from .image_files import (
-    STACKS,
-    ImageFile,
-    InputReader,
-    check_same_size,
-    input_reader,
-    paired_files,
-    read_mask,
-)
+from .image_files import STACKS, ImageFile, InputReader, check_same_size, input_reader, paired_files, read_mask
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
 from .pixel_values import Classes, find_classes, learn_intensity
-from .training import (
-    PIXEL_FUNCTIONS,
-    TRAINABLE,
-    Run,
-    check_pairs,
-    fit,
-    fit_marks,
-    make_learner,
-    make_potential,
-)
+from .training import PIXEL_FUNCTIONS, TRAINABLE, Run, check_pairs, fit, fit_marks, make_learner, make_potential
 
 __all__ = ["ImagePipeline", "train"]
 
@@ -116,10 +98,7 @@ class ImageOptions:
     def check(self) -> None:
         """Refuse options that exclude each other."""
         node, edge = self.functions
-        able, alone = (
-            TRAINABLE[self.learner],
-            "superpixels" if self.superpixels is not None else "feature-set papers",
-        )
+        able, alone = (TRAINABLE[self.learner], "superpixels" if self.superpixels is not None else "feature-set papers")
         refusals = [
             (self.stacks not in STACKS, f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}."),
             (
@@ -170,9 +149,7 @@ class ImageOptions:
             check_positive("epsilon", self.epsilon)
 
 
-def train(
-    images: Path, masks: Path, *, run: Run | None = None, **options: Any
-) -> tuple[ImagePipeline, dict[str, Any]]:
+def train(images: Path, masks: Path, *, run: Run | None = None, **options: Any) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images of a folder and the masks of their names, and facts of the fit.
 
     The options are those of `ImageOptions`.
@@ -228,14 +205,10 @@ def _read_masks(
     raw = [read_mask(mask) for mask in masks]
     for k, (values, mask) in enumerate(zip(raw, masks, strict=True)):
         if values.codes.ndim != chosen.axes:
-            raise PotentiaError(
-                f"{mask.path}: a mask has {chosen.axes} axes, not shape {values.codes.shape}."
-            )
+            raise PotentiaError(f"{mask.path}: a mask has {chosen.axes} axes, not shape {values.codes.shape}.")
         check_same_size(read(k)[0], values.codes, mask.path)
     classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
-    labels = [
-        classes.labels(values, mask.path).astype(np.int16) for values, mask in zip(raw, masks, strict=True)
-    ]
+    labels = [classes.labels(values, mask.path).astype(np.int16) for values, mask in zip(raw, masks, strict=True)]
     for y, mask in zip(labels, masks, strict=True):
         if not np.any(y >= 0):
             raise PotentiaError(f"{mask.path}: every pixel is void, so there is nothing to learn.")
@@ -295,9 +268,7 @@ def _crf(chosen: ImageOptions, run: Run, weights: Floats | None) -> CRF:
     return CRF(potentials, make_learner(chosen.learner, potentials, run, *options))
 
 
-def _digest(
-    pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageOptions
-) -> str:
+def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageOptions) -> str:
     """A digest of the data and of the options that the model does not tell."""
     options = [chosen.functions[0], chosen.position, chosen.pixels, chosen.class_weight]
     parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]

@@ -40,11 +40,7 @@ from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 _FORMS = {
     "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
     "table": ("tables", "FILE", "rows with several labels (CSV, Parquet)"),
-    "sequences": (
-        "sequences",
-        "FILE",
-        "a token per line in columns, labels last (.gz too), or a folder of such files",
-    ),
+    "sequences": ("sequences", "FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
 }
 _EXAMPLES = {
     "train": "--images photos --masks masks --out model; --table data.csv --labels a,b,c --out model; "
@@ -93,9 +89,7 @@ def _paths(text: str) -> list[Path]:
     return [Path(name) for name in _split(text)]
 
 
-_MASKS = _option(
-    "masks", "images", "folder of masks (PNG, TIFF), or one file", required=True, type=Path, metavar="DIR"
-)
+_MASKS = _option("masks", "images", "folder of masks (PNG, TIFF), or one file", required=True, type=Path, metavar="DIR")
 _FEATURES = _option(
     "features", "images", "folder of precomputed features, an array (h, w, n) per image (.npy, .npz, .tif)",
     type=Path, metavar="DIR",
@@ -243,9 +237,7 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[str, Path, dict
 def _check_probabilities(form: str, value: Any) -> None:
     """Refuse the flag of tables with a value, and the folder of images without one."""
     if form == "table" and value is not True:
-        raise PotentiaError(
-            f"--probabilities takes no value with --table, but is followed by {str(value)!r}."
-        )
+        raise PotentiaError(f"--probabilities takes no value with --table, but is followed by {str(value)!r}.")
     if form == "images" and value is True:
         text = _PROBABILITIES[3]["help"].removeprefix("images: ")
         raise PotentiaError(f"--probabilities needs a value with --images: {text}.")

@@ -17,16 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
-from ..base.files import (
-    hidden_name,
-    leftovers,
-    locked_folder,
-    regular,
-    remove_leftovers,
-    replacing,
-    sync,
-    unwritable,
-)
+from ..base.files import hidden_name, leftovers, locked_folder, regular, remove_leftovers, replacing, sync, unwritable
 from ..base.html import facts_table
 from ..base.saving import file_kind, find_class, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check

@@ -116,14 +116,10 @@ def learn_intensity(
     seen = [image if image.ndim > axes else image[..., None] for image in images]
     counts = sorted({image.shape[-1] for image in seen})
     if len(counts) > 1 and counts != [1, 3]:
-        raise PotentiaError(
-            f"images have {', '.join(map(str, counts))} channels; all must have the same number."
-        )
+        raise PotentiaError(f"images have {', '.join(map(str, counts))} channels; all must have the same number.")
     names = names or [f"image {k}" for k in range(len(seen))]
     for name, image in zip(names, seen, strict=True):
-        if image.dtype.kind not in "uibf" or (
-            image.size and not -_LARGEST <= image.min() <= image.max() <= _LARGEST
-        ):
+        if image.dtype.kind not in "uibf" or (image.size and not -_LARGEST <= image.min() <= image.max() <= _LARGEST):
             raise PotentiaError(
                 f"{name}: an image holds finite real numbers below {_LARGEST:.1e} only. Give missing pixels a "
                 "number, and in the mask a void value."
@@ -280,9 +276,7 @@ def find_classes(
                 _refuse_instances(masks, unknown)
         doubtful = [] if rare == "keep" else _doubtful(masks, values)
         if doubtful and rare is None:
-            shown = ", ".join(
-                [*(show_code(code, coloured) for code in doubtful[:6]), *["..."] * (len(doubtful) > 6)]
-            )
+            shown = ", ".join([*(show_code(code, coloured) for code in doubtful[:6]), *["..."] * (len(doubtful) > 6)])
             raise PotentiaError(
                 f"the masks have {shown} in a few pixels only, as smoothed masks do: say --rare void, nearest or keep "
                 "(a separate class), or list the classes in a --palette."

@@ -11,8 +11,7 @@ import numpy as np
 from scipy import ndimage
 from scipy.special import log_softmax
 
-from ..base.schema import prefixed
-from ..base.types import Ints, PotentiaError
+from ..base.types import Ints, PotentiaError, prefixed
 from ..features.pixels import filter_bank, filter_reach, n_filters
 from ..potentials import Potential
 from .image_files import Given
@@ -37,8 +36,7 @@ def widened(window: Window, margin: int, size: Sequence[int]) -> Window:
 def inside(window: Window, outer: Window) -> Window:
     """A window relative to one around it."""
     return tuple(
-        slice(part.start - around.start, part.stop - around.start)
-        for part, around in zip(window, outer, strict=True)
+        slice(part.start - around.start, part.stop - around.start) for part, around in zip(window, outer, strict=True)
     )
 
 
@@ -80,9 +78,7 @@ def draw_window(window: Window, n_pixels: int, known: np.ndarray, rng: np.random
     return tuple(parts)
 
 
-def blend(
-    size: Sequence[int], side: int, overlap: int, predict: Callable[[Window], np.ndarray]
-) -> np.ndarray:
+def blend(size: Sequence[int], side: int, overlap: int, predict: Callable[[Window], np.ndarray]) -> np.ndarray:
     """predict(window) of shape (*window, k) over a whole image, tile by tile, averaged where tiles overlap.
 
     Tiles reach `overlap` pixels into their neighbours; their weights rise linearly from their borders, so that seams do
@@ -172,9 +168,7 @@ def coarse_size(size: Sequence[int]) -> tuple[int, ...]:
 def coarse_window(window: Window) -> tuple[Window, Window]:
     """The coarse grid's pixels in a window of an image: where they are in the window, and where in the grid."""
     outer = tuple(slice(-(-part.start // STRIDE), -(-part.stop // STRIDE)) for part in window)
-    inner = tuple(
-        slice(g.start * STRIDE - part.start, None, STRIDE) for g, part in zip(outer, window, strict=True)
-    )
+    inner = tuple(slice(g.start * STRIDE - part.start, None, STRIDE) for g, part in zip(outer, window, strict=True))
     return inner, outer
 
 
@@ -238,9 +232,7 @@ class PixelRows:
         if self.given:
             shape = None if given is None else given.shape
             if given is None or shape != (*size, self.given):
-                raise PotentiaError(
-                    f"the image needs given features of shape {(*size, self.given)}, not {shape}."
-                )
+                raise PotentiaError(f"the image needs given features of shape {(*size, self.given)}, not {shape}.")
             features[..., column : column + self.given] = given[window]
             column += self.given
         if self.position:

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base.options import check_count, check_size, check_type
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, plain_array, real_numbers, shown
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    Ints,
+    PotentiaError,
+    check_count,
+    check_size,
+    check_type,
+    plain_array,
+    real_numbers,
+    shown,
+)
 from ..features.example import Example
 from ..graph.structure import Graph
 from ..inference.base import Result
@@ -229,9 +239,7 @@ def potentials(
     return places
 
 
-def _probe(
-    n_features: int, kind: str, examples: Sequence[Example] | None, feature: int
-) -> tuple[Floats, Floats]:
+def _probe(n_features: int, kind: str, examples: Sequence[Example] | None, feature: int) -> tuple[Floats, Floats]:
     """Values of the feature, and rows that have them."""
     if n_features == 0:
         return np.zeros(1), np.zeros((1, 0))
@@ -287,9 +295,7 @@ def graph(
             centres = where[scopes].mean(axis=1)
             for place in range(scopes.shape[1]):
                 _lines(axes, np.stack([centres, where[scopes[:, place]]], axis=1), f"C{number}")
-            axes.scatter(
-                centres[:, 0], centres[:, 1], marker="s", s=30, color=f"C{number}", label=kind, zorder=2
-            )
+            axes.scatter(centres[:, 0], centres[:, 1], marker="s", s=30, color=f"C{number}", label=kind, zorder=2)
     colours: dict[str, Any] = {"color": "C0"} if labels is None else {"c": labels, "cmap": "viridis"}
     size = max(8.0, 150.0 - 2.0 * g.n_variables)
     if len(roots):
@@ -317,9 +323,7 @@ def _layout(g: Graph) -> Placement:
             return placement
     n = g.n_variables
     if n > _MOST:
-        raise PotentiaError(
-            f"a graph of {n} variables needs positions to be drawn, unless it is a grid or a tree."
-        )
+        raise PotentiaError(f"a graph of {n} variables needs positions to be drawn, unless it is a grid or a tree.")
     ties = np.zeros((n, n))
     for scopes in g.scopes.values():
         for i in range(scopes.shape[1]):

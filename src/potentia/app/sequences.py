@@ -19,15 +19,7 @@ from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
 from ..features.example import Loaded, Parts
 from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
-from ..features.tokens import (
-    DOCUMENT_START,
-    Gazetteer,
-    Sentence,
-    TokenFeatures,
-    TokenSpan,
-    no_tokens,
-    token_spans,
-)
+from ..features.tokens import DOCUMENT_START, Gazetteer, Sentence, TokenFeatures, TokenSpan, no_tokens, token_spans
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
 from ..models.chain_crf import ChainCRF
 from .pipeline import Pipeline, Staging, check_target, seen_by_workers, write_stream
@@ -122,13 +114,7 @@ class SequencePipeline(Pipeline):
     # -- files ---------------------------------------------------------------------------------------------
 
     def predict_files(
-        self,
-        source: Path,
-        out: Path,
-        *,
-        decode: str | None = None,
-        encoding: str | None = None,
-        progress: bool = False,
+        self, source: Path, out: Path, *, decode: str | None = None, encoding: str | None = None, progress: bool = False
     ) -> dict[str, Any]:
         """The columns of a file and the predicted label last, separated by tabs; `out` is a folder if `source` is."""
         files = spans_by_file(source, encoding)
@@ -139,8 +125,7 @@ class SequencePipeline(Pipeline):
                 raise PotentiaError(f"{out} is the data itself; --out needs another name.")
             with Staging(out) as staging:
                 counts = [
-                    self._write(staging.file(path.name), path, spans, label_numbers)
-                    for path, spans in files.items()
+                    self._write(staging.file(path.name), path, spans, label_numbers) for path, spans in files.items()
                 ]
             written = [str(out / path.name) for path in files]
         else:
@@ -214,9 +199,7 @@ class SequencePipeline(Pipeline):
         has = len(sentences[0]) if sentences else wanted
         if has != wanted and (labelled or has != wanted - 1):
             other = "" if labelled else f" or, without labels, {wanted - 1}"
-            raise PotentiaError(
-                f"{span.path} has {has} columns, but the model was trained on {wanted}{other}."
-            )
+            raise PotentiaError(f"{span.path} has {has} columns, but the model was trained on {wanted}{other}.")
         return sentences
 
 
@@ -266,9 +249,7 @@ def train(
     "BIOES", "IOB1" or "none"; None for the one that the labels keep to, if any.
     """
     run = run or Run()
-    features = TokenFeatures(
-        spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers}
-    )
+    features = TokenFeatures(spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers})
     spans = list(chain(*spans_by_file(source, encoding).values()))
     span_facts = map_anywhere(look, [(span, None) for span in spans])
     n_columns = check_columns(source, spans, span_facts)
@@ -309,7 +290,7 @@ def _source(pipeline: SequencePipeline, item: Chosen) -> Loaded:
     """Sentences as a part of a data set; whoever has the part reads them."""
     size = item[0].n_bytes
     size = None if size is None else _BYTES_PER_BYTE * size
-    return Loaded(partial(_labelled, pipeline, item), item[0].name, size)
+    return Loaded(partial(_labelled, pipeline, item), item[0].name, size=size)
 
 
 def _labelled(pipeline: SequencePipeline, item: Chosen) -> tuple[Any, list[Any]]:
@@ -430,10 +411,7 @@ def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[
         return [(span, None) for span in spans], []
     ends = np.cumsum([0, *counts])
     own, held = (
-        [
-            (span, part[(part >= a) & (part < b)] - a)
-            for span, (a, b) in zip(spans, pairwise(ends), strict=True)
-        ]
+        [(span, part[(part >= a) & (part < b)] - a) for span, (a, b) in zip(spans, pairwise(ends), strict=True)]
         for part in run.split(int(ends[-1]))
     )
     return own, [item for item in held if len(item[1])]
@@ -467,9 +445,7 @@ def scheme_note(span_facts: Sequence[SpanFacts]) -> str | None:
 def check_columns(source: Path, spans: Sequence[TokenSpan], span_facts: Sequence[SpanFacts]) -> int:
     """The number of columns of all files, which must be one and at least two."""
     numbers = {
-        span.path: facts.columns
-        for span, facts in zip(spans, span_facts, strict=True)
-        if facts.columns is not None
+        span.path: facts.columns for span, facts in zip(spans, span_facts, strict=True) if facts.columns is not None
     }
     if not numbers:
         raise no_tokens(source)
@@ -487,8 +463,6 @@ def check_labels(source: Path, span_facts: Sequence[SpanFacts]) -> None:
     values = frozenset[str]().union(*(facts.labels for facts in span_facts))
     if len(values) < 2:
         shown = next(iter(values), "")
-        raise PotentiaError(
-            f"{source}: the last column, which holds the labels, has only one value, {shown!r}."
-        )
+        raise PotentiaError(f"{source}: the last column, which holds the labels, has only one value, {shown!r}.")
     if not any(facts.joined for facts in span_facts):
         raise PotentiaError(f"{source}: no two words to train on are neighbours: each stands alone.")

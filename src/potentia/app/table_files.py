@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..base.files import check_pieces, read_text, replacing
-from ..base.memory import check_memory
+from ..base.resources import check_memory
 from ..base.types import Floats, Ints, PotentiaError
 from .pipeline import write_text
 
@@ -149,22 +149,7 @@ def _text(value: Any) -> str | None:
 _YES = {
     "yes", "y", "true", "t", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sim", "da", "positive", "pos", "on"
 }  # fmt: skip
-_NO = {
-    "no",
-    "n",
-    "false",
-    "f",
-    "nein",
-    "falsch",
-    "non",
-    "faux",
-    "não",
-    "net",
-    "nej",
-    "negative",
-    "neg",
-    "off",
-}
+_NO = {"no", "n", "false", "f", "nein", "falsch", "non", "faux", "não", "net", "nej", "negative", "neg", "off"}
 #: Names of columns that number rows.
 _ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 #: Different texts beyond which a column names rows rather than sorts them.
@@ -233,9 +218,7 @@ def learn_feature(name: str, column: Column, categorical: bool = False) -> Featu
         return Feature(name, mean, scale if scale > 0 else 1.0, missing=lost)
     texts = sorted({str(_category(cell)) for cell in known})
     if len(texts) > _MOST:
-        raise PotentiaError(
-            f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out."
-        )
+        raise PotentiaError(f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out.")
     return Feature(name, texts=texts)
 
 
@@ -269,9 +252,7 @@ class Label:
         strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
         if len(strange) + len(self.values) > 2:
             known = " and ".join(map(repr, self.values))
-            raise PotentiaError(
-                f"label {self.name!r} has the value {strange[0]!r}, but training had {known}."
-            )
+            raise PotentiaError(f"label {self.name!r} has the value {strange[0]!r}, but training had {known}.")
         last = np.array([cell == self.values[-1] for cell in cells])
         return np.where(last, self.present, 1 - self.present)
 

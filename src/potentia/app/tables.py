@@ -18,18 +18,9 @@ from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_c
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
 from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
-from ..models.multilabel.rows import RemoteRows, forget_rows
+from ..models.multilabel.hinge import RemoteRows, forget_rows
 from .pipeline import Pipeline, check_target, seen_by_workers
-from .table_files import (
-    Feature,
-    Label,
-    Table,
-    is_row_number,
-    learn_feature,
-    learn_label,
-    read_table,
-    write_table,
-)
+from .table_files import Feature, Label, Table, is_row_number, learn_feature, learn_label, read_table, write_table
 from .training import Run
 
 TableModel = LabelNetwork | LMSBN | LMBM | IndependentClassifiers
@@ -74,10 +65,7 @@ def chosen(model: Any) -> dict[str, Any]:
     if not names:
         return {}
     best = max(results, key=lambda result: (result["exact_match"], -result["hamming_loss"]))
-    return {
-        **{f"chosen_{name}": best[name] for name in names},
-        "cross_validated_exact_match": best["exact_match"],
-    }
+    return {**{f"chosen_{name}": best[name] for name in names}, "cross_validated_exact_match": best["exact_match"]}
 
 
 T = TypeVar("T")

@@ -67,9 +67,7 @@ class Run:
         if self.validation is None:
             return np.arange(n), np.arange(0)
         if not 0.0 < self.validation < 1.0:
-            raise PotentiaError(
-                f"validation is the share to hold out, between 0 and 1, not {self.validation}."
-            )
+            raise PotentiaError(f"validation is the share to hold out, between 0 and 1, not {self.validation}.")
         held = max(1, round(self.validation * n))
         if held >= n:
             raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation.")
@@ -146,14 +144,10 @@ def make_learner(
     convex = any(potential.convex for potential in potentials.values())
     solver = "direct" if smooth else ("mixed" if convex else "alternating")
     limit, smoothing = (100, 1.0) if smooth else (10, 0.1)
-    return IteratedLogistic(
-        **{"epsilon": epsilon or smoothing, "iterations": limit, "solver": solver, **shared}
-    )
+    return IteratedLogistic(**{"epsilon": epsilon or smoothing, "iterations": limit, "solver": solver, **shared})
 
 
-def fit(
-    model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run
-) -> dict[str, Any]:
+def fit(model: CRF, train: Sequence[Example], held: Sequence[Example], digest: str, run: Run) -> dict[str, Any]:
     """Fit, resuming from the run's checkpoint if there is one; return facts of the fit.
 
     `digest` names the data: a checkpoint of other data, or of other options than the limit of iterations, is refused.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +26,6 @@ CLUSTER: ContextVar[Any] = ContextVar("potentia_cluster", default=None)
 
 #: function(part, state, *args) -> state and result; the state that it was given, if nothing changes.
 PartFunction = Callable[..., tuple[Any, Any]]
-
-
-class Recipe(Protocol):
-    """How to build a part wherever it is needed."""
-
-    @property
-    def name(self) -> str: ...
-
-    def build(self) -> Any: ...
-
-    def n_bytes(self) -> int | None: ...
 
 
 class Backend(ABC):
@@ -137,21 +126,13 @@ class Local(Backend):
         return function(part, state, *args)[1]
 
 
-class _Place(NamedTuple):
-    """Where an array lies in a file."""
-
-    first: int
-    dtype: Any
-    shape: tuple[int, ...]
-
-
 class _Spilled:
-    """A state of a part, in memory while the part is, and in a file, written once, while it is not."""
+    """A state of a part, in memory while the part is, and its arrays in a file, written once, while it is not."""
 
     def __init__(self, state: Any) -> None:
         self.state: Any = state
-        self.places: dict[str, _Place] = {}
         self.small: dict[str, Any] = {}
+        self.names: list[str] = []
         self.path: Path | None = None
 
     def leave(self, path: Path, name: str) -> None:
@@ -159,14 +140,13 @@ class _Spilled:
         if self.path is None:
             self.path = path
             weakref.finalize(self, _delete, path)
+            arrays = {key: value for key, value in self.state.items() if isinstance(value, np.ndarray)}
+            self.small = {key: value for key, value in self.state.items() if key not in arrays}
+            self.names = list(arrays)
             try:
                 with path.open("wb") as file:
-                    for key, value in self.state.items():
-                        if isinstance(value, np.ndarray):
-                            self.places[key] = _Place(file.tell(), value.dtype, value.shape)
-                            np.ascontiguousarray(value).tofile(file)
-                        else:
-                            self.small[key] = value
+                    for value in arrays.values():
+                        np.save(file, value, allow_pickle=False)
             except OSError as error:
                 raise PotentiaError(
                     f"the state of {name} cannot be written to {path} ({error.strerror or error}); "
@@ -176,12 +156,9 @@ class _Spilled:
 
     def come(self) -> Any:
         """The state, read again if it had left."""
-        if self.state is None:
-            arrays = {}
-            for key, place in self.places.items():
-                size = int(np.prod(place.shape, dtype=np.int64))
-                flat = np.fromfile(self.path or "", place.dtype, size, offset=place.first)
-                arrays[key] = flat.reshape(place.shape)
+        if self.state is None and self.path is not None:
+            with self.path.open("rb") as file:
+                arrays = {name: np.load(file, allow_pickle=False) for name in self.names}
             self.state = {**self.small, **arrays}
         return self.state
 
@@ -192,7 +169,7 @@ def _delete(path: Path) -> None:
 
 
 class OutOfCore(Local):
-    """Parts that are built when they are visited, at most `resident` of them at once.
+    """Parts that are built when they are visited, at most `resident` of them at once, by `build` of their recipes.
 
     When a part makes room, the arrays of its states are written to files in a temporary folder. A part may name with
     `reusable` what the next ones should find in memory.
@@ -200,7 +177,7 @@ class OutOfCore(Local):
 
     in_memory = False
 
-    def __init__(self, recipes: Sequence[Recipe], resident: int = 1) -> None:
+    def __init__(self, recipes: Sequence[Any], resident: int = 1) -> None:
         self.recipes, self.resident = list(recipes), resident
         self._parts: dict[int, Any] = {}
         self._states: dict[int, weakref.WeakSet[_Spilled]] = {}

@@ -14,9 +14,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .memory import check_memory
-from .options import check_count
-from .types import PotentiaError, printable
+from .resources import check_memory
+from .types import PotentiaError, check_count, printable
 
 try:
     import fcntl
@@ -118,9 +117,7 @@ def only_user(path: Path) -> Iterator[None]:
     except OSError as error:
         raise unwritable(target, error) from None
     if descriptor is None:
-        raise PotentiaError(
-            f"{path} is in use by another fit; wait until that has ended, or name another file."
-        )
+        raise PotentiaError(f"{path} is in use by another fit; wait until that has ended, or name another file.")
     try:
         yield
     finally:
@@ -167,9 +164,7 @@ def leftovers(target: Path) -> list[Path]:
     if fcntl is None or not target.parent.is_dir():
         return []
     return [
-        Path(entry.path)
-        for entry in os.scandir(target.parent)
-        if pattern.fullmatch(entry.name) and _abandoned(entry)
+        Path(entry.path) for entry in os.scandir(target.parent) if pattern.fullmatch(entry.name) and _abandoned(entry)
     ]
 
 

@@ -105,8 +105,8 @@ def lbfgs(search: Search, objective: Objective, memory: int | None = None) -> Se
     """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
 
     The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
-    `memory`: pairs to remember, of two vectors each; None is 20, or 6 of so many parameters that pairs are what memory
-    goes to. A step costs about one evaluation and 4 `memory` products.
+    `memory`: pairs to remember, of two vectors each; None is 20, or 6 where the pairs of many parameters
+    are most of the memory. A step costs about one evaluation and 4 `memory` products.
     """
     if memory is None:
         memory = 20 if search.point.size < _MANY_PARAMETERS else 6
@@ -274,12 +274,7 @@ def _cubic_minimum(low: _Trial, high: _Trial, width: float) -> float:
 def adam_start(point: Floats) -> dict[str, Floats]:
     """Adam's state at a point, before its first step."""
     point = np.array(point, dtype=np.float64)
-    return {
-        "point": point,
-        "mean": np.zeros_like(point),
-        "square": np.zeros_like(point),
-        "steps": np.zeros(1),
-    }
+    return {"point": point, "mean": np.zeros_like(point), "square": np.zeros_like(point), "steps": np.zeros(1)}
 
 
 def adam(state: Mapping[str, Floats], gradient: Floats, rate: float | Floats) -> dict[str, Floats]:

@@ -24,8 +24,7 @@ import numpy as np
 
 from . import __version__
 from .files import naming, replacing
-from .options import check_type
-from .types import PotentiaError, enough_memory
+from .types import PotentiaError, check_type, enough_memory
 
 _CLASSES: dict[str, type[Registered]] = {}
 #: The library's own classes that are imported at first use, and their modules.
@@ -59,9 +58,7 @@ class SavedFunction:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Refuse, because the function is not in the file."""
-        raise PotentiaError(
-            f"the function {self.name} is not in the file that named it: set that option again first."
-        )
+        raise PotentiaError(f"the function {self.name} is not in the file that named it: set that option again first.")
 
 
 def saved_name(cls: type) -> str:
@@ -109,9 +106,7 @@ def from_json(content: Any, base: type) -> Any:
         raise PotentiaError(f"the file describes no {base.__name__} where one is expected.")
     if not isinstance(content["options"], dict):
         raise PotentiaError(f"the file holds no options of {content['class']!r}.")
-    return build(
-        find_class(content["class"], base), {key: decode(value) for key, value in content["options"].items()}
-    )
+    return build(find_class(content["class"], base), {key: decode(value) for key, value in content["options"].items()})
 
 
 def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
@@ -208,17 +203,9 @@ _LARGE = 1 << 31
 _PIECE = 1 << 20
 
 
-def write_file(
-    path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> None:
+def write_file(path: str | os.PathLike[str], kind: str, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
     """Write `content` (JSON) and named arrays; the file appears complete or not at all."""
-    head = {
-        "schema": SCHEMA,
-        "kind": kind,
-        "version": __version__,
-        "content": content,
-        "arrays": list(arrays),
-    }
+    head = {"schema": SCHEMA, "kind": kind, "version": __version__, "content": content, "arrays": list(arrays)}
     text = json.dumps(head, default=_plain)
     with replacing(path) as raw, zipfile.ZipFile(raw, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(_HEAD, text)
@@ -267,9 +254,7 @@ def read_file(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], 
 
 
 @contextmanager
-def _opened(
-    path: str | os.PathLike[str], kind: str | None = None
-) -> Iterator[tuple[dict[str, Any], zipfile.ZipFile]]:
+def _opened(path: str | os.PathLike[str], kind: str | None = None) -> Iterator[tuple[dict[str, Any], zipfile.ZipFile]]:
     """The head of a file, checked, and its archive.
 
     A file that would need more memory than it has bytes is refused: entries are written uncompressed and apart.
@@ -283,9 +268,7 @@ def _opened(
         _distinct((entry.filename, entry) for entry in entries)
         stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
         if not stored or sum(entry.file_size for entry in entries) > source.stat().st_size:
-            raise PotentiaError(
-                f"{source} is compressed or damaged: its entries claim more bytes than the file has."
-            )
+            raise PotentiaError(f"{source} is compressed or damaged: its entries claim more bytes than the file has.")
         head = json.loads(archive.read(_HEAD), object_pairs_hook=_distinct)
         if not isinstance(head, dict) or not isinstance(head.get("schema"), int):
             raise PotentiaError(f"{source} is not a potentia file.")
@@ -352,6 +335,4 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, range):
         return list(value)
-    raise PotentiaError(
-        f"a {type(value).__name__} cannot be saved; give plain numbers, strings, lists and dicts."
-    )
+    raise PotentiaError(f"a {type(value).__name__} cannot be saved; give plain numbers, strings, lists and dicts.")

@@ -279,11 +279,6 @@ def Size(compute: Callable[[dict[str, Any]], Any]) -> Rule:
     return Rule(compute, is_size=True)
 
 
-def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose names begin with a prefix, under the rest of their names."""
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-
 def _short(value: Any) -> str:
     text = repr(value) if isinstance(value, str | int | float | bool) else f"a {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."

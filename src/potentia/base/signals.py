@@ -97,9 +97,7 @@ def postponing() -> Iterator[None]:
         return
     resource_tracker.ensure_running()  # whoever starts it unblocks Ctrl-C afterwards
     received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, _: received.append(number)) for number in _wanted()
-    }
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _wanted()}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

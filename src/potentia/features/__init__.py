@@ -6,81 +6,50 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .colour import reduce_labels, resize, upsample_marginals
-    from .edges import EDGE_SETS, bilateral, edge_features, typical_contrast
-    from .image import image_example, image_examples
-    from .pixels import NODE_SETS, filter_bank, fourier, hog, pixel_features
-    from .schemes import span_scores, span_table
-    from .superpixel import (
+    from .colour import bilateral, reduce_labels, resize, upsample_marginals
+    from .image import (
+        image_example,
+        image_examples,
         superpixel_edges,
         superpixel_example,
         superpixel_features,
         superpixel_labels,
         superpixels,
     )
+    from .pixels import EDGE_SETS, NODE_SETS, edge_features, filter_bank, fourier, hog, pixel_features, typical_contrast
+    from .schemes import span_scores, span_table
     from .tokens import Gazetteer, TokenFeatures
 
-#: Modules of the names, which are imported at first use, because they bring parts of SciPy along.
+__all__ = [
+    "EDGE_SETS", "NODE_SETS", "Gazetteer", "TokenFeatures", "bilateral", "edge_features", "filter_bank", "fourier",
+    "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize", "span_scores", "span_table",
+    "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels", "superpixels",
+    "typical_contrast", "upsample_marginals",
+]  # fmt: skip
+
+#: Names by module, which is imported at first use, because some bring parts of SciPy along.
 _MODULES = {
-    "EDGE_SETS": "edges",
-    "Gazetteer": "tokens",
-    "NODE_SETS": "pixels",
-    "TokenFeatures": "tokens",
-    "bilateral": "edges",
-    "edge_features": "edges",
-    "filter_bank": "pixels",
-    "fourier": "pixels",
-    "hog": "pixels",
-    "image_example": "image",
-    "image_examples": "image",
-    "pixel_features": "pixels",
-    "reduce_labels": "colour",
-    "resize": "colour",
-    "span_scores": "schemes",
-    "span_table": "schemes",
-    "superpixel_edges": "superpixel",
-    "superpixel_example": "superpixel",
-    "superpixel_features": "superpixel",
-    "superpixel_labels": "superpixel",
-    "superpixels": "superpixel",
-    "typical_contrast": "edges",
-    "upsample_marginals": "colour",
-}
+    "colour": ("bilateral", "reduce_labels", "resize", "upsample_marginals"),
+    "image": (
+        "image_example", "image_examples", "superpixel_edges", "superpixel_example", "superpixel_features",
+        "superpixel_labels", "superpixels",
+    ),
+    "pixels": (
+        "EDGE_SETS", "NODE_SETS", "edge_features", "filter_bank", "fourier", "hog", "pixel_features",
+        "typical_contrast",
+    ),
+    "schemes": ("span_scores", "span_table"),
+    "tokens": ("Gazetteer", "TokenFeatures"),
+}  # fmt: skip
 
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
     def __getattr__(name):
-        if name in _MODULES:
-            return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        for module, names in _MODULES.items():
+            if name in names:
+                return getattr(import_module(f".{module}", __name__), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-__all__ = [
-    "EDGE_SETS",
-    "NODE_SETS",
-    "Gazetteer",
-    "TokenFeatures",
-    "bilateral",
-    "edge_features",
-    "filter_bank",
-    "fourier",
-    "hog",
-    "image_example",
-    "image_examples",
-    "pixel_features",
-    "reduce_labels",
-    "resize",
-    "span_scores",
-    "span_table",
-    "superpixel_edges",
-    "superpixel_example",
-    "superpixel_features",
-    "superpixel_labels",
-    "superpixels",
-    "typical_contrast",
-    "upsample_marginals",
-]

@@ -327,10 +327,7 @@ class _Encoder:
 def pack_names(names: Iterable[str]) -> dict[str, Any]:
     """Texts as two arrays: their bytes one after another, and where each begins."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in names]
-    return {
-        "names": np.frombuffer(b"".join(encoded), dtype=np.uint8),
-        "name_ptr": np.cumsum([0, *map(len, encoded)]),
-    }
+    return {"names": np.frombuffer(b"".join(encoded), dtype=np.uint8), "name_ptr": np.cumsum([0, *map(len, encoded)])}
 
 
 def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
@@ -342,9 +339,7 @@ def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
 def check_sequences(X: Any) -> None:
     """Refuse what cannot be a list of sequences."""
     if isinstance(X, str | Mapping) or not np.iterable(X):
-        raise PotentiaError(
-            f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}."
-        )
+        raise PotentiaError(f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}.")
 
 
 def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
@@ -371,11 +366,7 @@ def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _shown(given: Any) -> str:
-    return (
-        f"the text {given!r:.40}"
-        if isinstance(given, str)
-        else f"{shown(given):.40} of type {type(given).__name__}"
-    )
+    return f"the text {given!r:.40}" if isinstance(given, str) else f"{shown(given):.40} of type {type(given).__name__}"
 
 
 # -- labels --------------------------------------------------------------------------------------------------
@@ -400,13 +391,9 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
     found.discard(None)
     # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
     found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
-    strange = next(
-        (label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None
-    )
+    strange = next((label for label in found if isinstance(label, bool) or not isinstance(label, str | int)), None)
     if strange is not None:
-        raise PotentiaError(
-            f"y: labels must be texts or whole numbers, or None if not known, not {strange!r:.40}."
-        )
+        raise PotentiaError(f"y: labels must be texts or whole numbers, or None if not known, not {strange!r:.40}.")
     return found
 
 

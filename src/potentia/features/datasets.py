@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.ndimage import gaussian_filter
 
-from ..base.options import check_choice, check_count, check_size
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_size
 from ..graph.structure import Graph
 from .example import Example
 from .tokens import conll
@@ -128,6 +126,8 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
 
 
 def _noisy(graph: Graph, sides: tuple[int, ...], rng: np.random.Generator, name: str) -> Example:
+    from scipy.ndimage import gaussian_filter  # a tenth of a second that importing the commands does without
+
     y: Ints = np.rint(gaussian_filter(rng.random(sides), _BLUR, mode="reflect")).astype(np.int64).ravel()
     first, second = graph.scopes["edge"].T
     node = _overlapping(rng, y == 1, 0.1)
@@ -152,9 +152,7 @@ def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = 
     `folds` are those wanted of 0..9, all if None. 6877 words in all; words of one length share a graph. Pairs have
     no features.
     """
-    wanted = (
-        range(_N_LETTER_FOLDS) if folds is None else list(folds) if isinstance(folds, Iterable) else [folds]
-    )
+    wanted = range(_N_LETTER_FOLDS) if folds is None else list(folds) if isinstance(folds, Iterable) else [folds]
     for fold in wanted:
         check_choice("folds", fold, range(_N_LETTER_FOLDS))
     path = data_folder(folder) / "letters" / "letters.npz"
@@ -168,9 +166,7 @@ def letters(folder: FilePath | None = None, folds: int | Iterable[int] | None = 
     for i in np.flatnonzero(np.isin(arrays["folds"], list(wanted))):
         rows = slice(int(offsets[i]), int(offsets[i + 1]))
         graph = graphs[rows.stop - rows.start]
-        examples.append(
-            Example(graph, {"node": pixels[rows]}, labels[rows], name=f"{arrays['words'][i]}-{i}")
-        )
+        examples.append(Example(graph, {"node": pixels[rows]}, labels[rows], name=f"{arrays['words'][i]}-{i}"))
     return examples
 
 
@@ -338,9 +334,9 @@ def multilabel(name: str, folder: FilePath | None = None) -> MultiLabelData:
     """
     check_choice("name", name, MULTILABEL_SETS)
     path = data_folder(folder) / "multilabel" / f"{name}.npz"
-    found = _drawn(path) if name in _WHOLE else read_arrays(path, _PARTS)
-    rows = [_rows(found[part]) for part in ("X_train", "X_test")]
-    labels = [found[part].astype(np.int64) for part in ("Y_train", "Y_test")]
+    arrays = _drawn(path) if name in _WHOLE else read_arrays(path, _PARTS)
+    rows = [_rows(arrays[part]) for part in ("X_train", "X_test")]
+    labels = [arrays[part].astype(np.int64) for part in ("Y_train", "Y_test")]
     if name in _NAMELESS:
         names = [[str(k) for k in range(width)] for width in (labels[0].shape[1], rows[0].shape[1])]
     else:

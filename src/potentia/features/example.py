@@ -52,8 +52,7 @@ class Example:
             for kind, given in _of_kinds(graph, "features", features).items()
         }
         self._inputs = {
-            kind: finite_array(given, f"inputs[{kind!r}]")
-            for kind, given in _of_kinds(graph, "inputs", inputs).items()
+            kind: finite_array(given, f"inputs[{kind!r}]") for kind, given in _of_kinds(graph, "inputs", inputs).items()
         }
         self._labels = None if labels is None else _frozen(check_labels(graph, labels))
         self._weights = None if weights is None else _frozen(_check_weights(graph, weights))
@@ -134,9 +133,7 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
         raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}.')
     for kind in given:
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}."
-            )
+            raise PotentiaError(f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}.")
     return {kind: values for kind, values in given.items() if values is not None}
 
 
@@ -254,10 +251,15 @@ class Held(Source):
 
 
 class Loaded(Source):
-    """Examples that a function of no arguments returns, or a pair (X, y) of sequences; `size` is about its bytes."""
+    """What a function of no arguments returns: examples, or a pair (X, y) of sequences.
 
-    def __init__(self, function: Callable[[], Any], name: str | None = None, size: int | None = None) -> None:
-        self.function, self.size = function, size
+    path: the file of examples that it reads, if it is one. size: about the bytes that it returns.
+    """
+
+    def __init__(
+        self, function: Callable[[], Any], name: str | None = None, path: str | None = None, size: int | None = None
+    ) -> None:
+        self.function, self.path, self.size = function, path, size
         self._name = name or getattr(function, "__qualname__", None) or type(function).__name__
 
     @property
@@ -280,8 +282,14 @@ class Loaded(Source):
                 )
         return examples
 
+    def n_bytes(self) -> int | None:
+        """The size, or the file's if it is seen from here."""
+        return os.path.getsize(self.path) if self.path is not None and os.path.exists(self.path) else self.size
+
     def sequences(self) -> Sequences:
         """The sequences, checked to be a pair."""
+        if self.path is not None:
+            return super().sequences()
         found = self._call()
         if not isinstance(found, tuple) or len(found) != 2:
             raise PotentiaError(
@@ -289,10 +297,6 @@ class Loaded(Source):
                 f"{type(found).__name__}."
             )
         return Sequences(*found)
-
-    def n_bytes(self) -> int | None:
-        """The size, where it is known."""
-        return self.size
 
     def _call(self) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Probabilities that any other model gives pixels, as features of pixels and of pairs."""
+"""Images as examples: a variable per pixel of a grid, or per superpixel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.options import check_choice, check_count, check_positive, check_type
-from ..base.types import ArrayLike, Ints, PotentiaError, real_numbers, shown, whole_numbers
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    check_type,
+    plain_array,
+    real_numbers,
+    shown,
+    whole_numbers,
+)
 from ..graph.structure import Graph
-from .colour import Stack, as_channels, check_label_map, reduce_labels, resize
+from .colour import Stack, as_channels, as_rgb, check_label_map, reduce_labels, resize
 from .datasets import LabelledImage
-from .edges import edge_features
 from .example import Example
-from .pixels import pixel_features
+from .pixels import edge_features, pixel_features
 
 #: Probabilities below this count as this much: a model's certainty stays finite.
 _LEAST = 1e-4
@@ -22,24 +34,22 @@ _LEAST = 1e-4
 _ROUNDING = 1e-3
 
 
-def log_probabilities(given: ArrayLike, n_states: int, size: tuple[int, ...]) -> Stack:
+def log_probabilities(scores: ArrayLike, n_states: int, size: tuple[int, ...]) -> Stack:
     """Log-probabilities (*size, n_states) in float32, at least log 1e-4, of probabilities or logits.
 
     Args:
-        given: (*size, n_states) probabilities, which are at least 0 and sum to one, or else logits; of two states also
+        scores: (*size, n_states) probabilities, which are at least 0 and sum to one, or else logits; of two states also
             (*size) probabilities of the second.
         n_states: number of classes.
         size: of the image.
     """
-    values = real_numbers(given, "probabilities")
+    values = real_numbers(scores, "probabilities")
     if n_states == 2 and values.shape == size:
         if values.min() < 0.0 or values.max() > 1.0:
             raise PotentiaError(f"probabilities of shape {size} must lie in [0, 1].")
         values = np.stack([1.0 - values, values], axis=-1)
     if values.shape != (*size, n_states):
-        raise PotentiaError(
-            f"probabilities has shape {values.shape}, but the image needs {(*size, n_states)}."
-        )
+        raise PotentiaError(f"probabilities has shape {values.shape}, but the image needs {(*size, n_states)}.")
     if not np.isfinite(values).all():
         raise PotentiaError("probabilities holds a value that is not finite.")
     total = values.sum(axis=-1)
@@ -109,7 +119,9 @@ def image_example(
     check_type("name", name, str, optional=True)
     values = as_channels(image, axes, dtype)
     full = values.shape[:-1]
-    small = _small_size(full, reduce)
+    if axes == 3 and reduce != 1.0:
+        raise PotentiaError("volumes are not reduced: reduce must be 1 with axes=3.")
+    small = full if axes == 3 else reduced_size(full, reduce)
     if labels is not None and np.shape(labels) != full:
         raise PotentiaError(f"labels has shape {np.shape(labels)}, but the image is {full}.")
     grid = (
@@ -117,13 +129,18 @@ def image_example(
         if graph is None
         else _checked_grid(graph, small, n_states)
     )
-    reduced, soft = _reduced(values, small), None
+    reduced = _reduced(values, small)
+    seen, size = (reduced, None) if when == "before" or axes == 3 else (values, small)
+    nodes, pairs = [], [edge_features(reduced, grid.scopes["edge"], edge, axes=axes, dtype=dtype)]
     if probabilities is not None:
         soft = _reduced(log_probabilities(probabilities, n_states, full), small)
-    seen, size = (reduced, None) if when == "before" or axes == 3 else (values, small)
+        nodes.append(soft.reshape(-1, n_states).astype(dtype, copy=False))
+        pairs.append(probability_pairs(soft, grid.scopes["edge"]).astype(dtype))
+    if node is not None or probabilities is None:
+        blocks = "filters" if node is None else node
+        nodes.append(pixel_features(seen, blocks, size=size, cell=cell, axes=axes, dtype=dtype))
     features = {
-        "node": _node_features(seen, soft, node, size=size, cell=cell, axes=axes, dtype=dtype),
-        "edge": _pair_features(reduced, soft, grid.scopes["edge"], edge, dtype),
+        kind: parts[0] if len(parts) == 1 else np.hstack(parts) for kind, parts in (("node", nodes), ("edge", pairs))
     }
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
 
@@ -151,34 +168,8 @@ def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
     return height, width
 
 
-def _small_size(full: tuple[int, ...], reduce: float) -> tuple[int, ...]:
-    if len(full) == 2:
-        return reduced_size(full, reduce)
-    if reduce != 1.0:
-        raise PotentiaError("volumes are not reduced: reduce must be 1 with axes=3.")
-    return full
-
-
 def _reduced(values: Stack, size: tuple[int, ...]) -> Stack:
     return values if values.shape[:-1] == size else resize(values, size)
-
-
-def _node_features(
-    values: Stack, soft: Stack | None, node: str | Sequence[str] | None, *, dtype: Any, **options: Any
-) -> Stack:
-    """Log-probabilities if there are any, and `pixel_features`, "filters" by default without the former."""
-    if soft is None:
-        return pixel_features(values, "filters" if node is None else node, dtype=dtype, **options)
-    given = soft.reshape(-1, soft.shape[-1]).astype(dtype, copy=False)
-    return given if node is None else np.hstack([given, pixel_features(values, node, dtype=dtype, **options)])
-
-
-def _pair_features(
-    values: Stack, soft: Stack | None, pairs: Ints, edge: str | Sequence[str], dtype: Any
-) -> Stack:
-    """`edge_features`, and those of log-probabilities if there are any."""
-    found = edge_features(values, pairs, edge, axes=values.ndim - 1, dtype=dtype)
-    return found if soft is None else np.hstack([found, probability_pairs(soft, pairs).astype(dtype)])
 
 
 def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:
@@ -202,3 +193,135 @@ def _small_labels(labels: ArrayLike | None, small: tuple[int, ...], n_states: in
         flat = whole_numbers(labels, "labels").reshape(small[0], -1)
         return check_label_map(flat, n_states).ravel()
     return reduce_labels(check_label_map(labels, n_states), (small[0], small[1]), n_states).ravel()
+
+
+# -- superpixels: regions of similar colour as variables, regions that touch as pairs ----------------------------
+
+
+def superpixels(image: ArrayLike, n_segments: int = 200, compactness: float = 10.0) -> Ints:
+    """SLIC superpixels of an image: (h, w) region numbers 0..n-1, every region connected; n is near n_segments.
+
+    Needs scikit-image. The same image and options give the same regions.
+    """
+    try:
+        from skimage.segmentation import slic
+    except ImportError:
+        raise PotentiaError("superpixels need scikit-image: pip install potentia[images].") from None
+    check_count("n_segments", n_segments, 1)
+    rgb = np.ascontiguousarray(as_rgb(image))
+    check_positive("compactness", compactness)
+    regions = slic(rgb, n_segments=n_segments, compactness=compactness, start_label=0, channel_axis=-1)
+    return np.unique(regions, return_inverse=True)[1].reshape(regions.shape).astype(np.int64)
+
+
+def superpixel_edges(segments: ArrayLike) -> tuple[Ints, Ints, Ints]:
+    """Regions that touch, and where: pairs (m, 2) with first < second, ascending; pixel pairs (k, 2) across borders in
+    raster numbers; and which pair each belongs to (k,), so `bincount` of it is each pair's boundary length.
+    """
+    regions = _check_segments(segments)
+    number = np.arange(regions.size).reshape(regions.shape)
+    first = np.concatenate([number[:, :-1].ravel(), number[:-1].ravel()])
+    second = np.concatenate([number[:, 1:].ravel(), number[1:].ravel()])
+    flat = regions.ravel()
+    border = flat[first] != flat[second]
+    pixels = np.stack([first[border], second[border]], axis=1)
+    low, high = np.sort(flat[pixels], axis=1).T
+    n = int(flat.max()) + 1
+    code, which = np.unique(low * n + high, return_inverse=True)
+    return np.stack([code // n, code % n], axis=1), pixels, which
+
+
+def superpixel_labels(segments: ArrayLike, labels: ArrayLike, n_states: int) -> Ints:
+    """The class most of a region's known pixels have, (n,); -1 where none is known, the lowest of equal classes."""
+    regions, known = _check_segments(segments), check_label_map(labels, n_states)
+    if known.shape != regions.shape:
+        raise PotentiaError(f"labels has shape {known.shape}, but segments has {regions.shape}.")
+    seen = known >= 0
+    count = np.bincount(regions[seen] * n_states + known[seen], minlength=(int(regions.max()) + 1) * n_states).reshape(
+        -1, n_states
+    )
+    return np.where(count.max(axis=1) > 0, count.argmax(axis=1), -1)
+
+
+def superpixel_features(
+    image: ArrayLike, segments: ArrayLike, *, pixel: Sequence[str] = ("rgb", "hog"), cell: int = 8
+) -> tuple[Floats, Floats]:
+    """Features of regions and of pairs of regions that touch, in the order of `superpixel_edges`.
+
+    Regions (n, 4 + 2 k): a constant, size as a share of the image, x and y of the centre in (0, 1), then mean and
+    standard deviation of the k pixel features. Pairs (m, 5): a constant, boundary length (pixel sides) over the root
+    of the smaller region's size, mean l2 distance of RGB across the boundary, and the l2 distances of the two
+    regions' mean RGB and mean pixel features.
+    """
+    from scipy import sparse
+
+    regions = _check_segments(segments)
+    rgb = as_rgb(image)
+    if rgb.shape[:2] != regions.shape:
+        raise PotentiaError(f"segments has shape {regions.shape}, but the image is {rgb.shape[:2]}.")
+    flat, size = regions.ravel(), np.bincount(regions.ravel())
+    # averages over regions, (n_regions, n_pixels)
+    average = sparse.csr_array((1.0 / size[flat], (flat, np.arange(flat.size))), shape=(len(size), flat.size))
+    place = average @ pixel_features(rgb, ("position",), dtype=np.float64)
+    described = pixel_features(rgb, pixel, cell=cell, dtype=np.float64)
+    mean = average @ described
+    spread = np.sqrt(average @ (described - mean[flat]) ** 2)
+    head = np.stack([np.ones(len(size)), size / flat.size], axis=1)
+    node = np.concatenate([head, place, mean, spread], axis=1)
+    colours = rgb.reshape(-1, 3)
+    return node, _region_pairs(regions, colours, average @ colours, mean)
+
+
+def superpixel_example(
+    image: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    n_states: int,
+    n_segments: int = 200,
+    compactness: float = 10.0,
+    pixel: Sequence[str] = ("rgb", "hog"),
+    cell: int = 8,
+    pixel_weights: bool = False,
+    name: str | None = None,
+) -> tuple[Example, Ints]:
+    """An image as an Example with a variable per superpixel, and its segments (h, w).
+
+    `values[segments]` takes anything per variable (predicted labels, marginals) back to the pixels. With
+    `pixel_weights` a variable weighs as many as its known pixels (all, without labels), so that weighted errors
+    count pixels. For the other arguments see `superpixels`, `superpixel_labels` and `superpixel_features`.
+    """
+    check_count("n_states", n_states, 1)
+    check_flag("pixel_weights", pixel_weights)
+    check_type("name", name, str, optional=True)
+    segments = superpixels(image, n_segments, compactness)
+    node, edge = superpixel_features(image, segments, pixel=pixel, cell=cell)
+    n = len(node)
+    regions = {"node": np.arange(n)[:, None], "edge": superpixel_edges(segments)[0]}
+    states = None if labels is None else superpixel_labels(segments, labels, n_states)
+    weights = None
+    if pixel_weights:
+        seen = np.ones(segments.shape, dtype=bool) if labels is None else np.asarray(labels) >= 0
+        weights = np.bincount(segments[seen], minlength=n)
+    graph = Graph(np.full(n, n_states), regions)
+    return Example(graph, {"node": node, "edge": edge}, states, weights, name), segments
+
+
+def _region_pairs(regions: Ints, colours: Floats, colour_mean: Floats, mean: Floats) -> Floats:
+    pairs, pixels, which = superpixel_edges(regions)
+    size = np.bincount(regions.ravel())
+    length = np.bincount(which, minlength=len(pairs))
+    contrast = np.linalg.norm(colours[pixels[:, 0]] - colours[pixels[:, 1]], axis=1)
+    across = np.bincount(which, weights=contrast, minlength=len(pairs)) / np.maximum(length, 1)
+    relative = length / np.sqrt(size[pairs].min(axis=1, initial=regions.size))
+    gaps = [np.linalg.norm(m[pairs[:, 0]] - m[pairs[:, 1]], axis=1) for m in (colour_mean, mean)]
+    return np.stack([np.ones(len(pairs)), relative, across, *gaps], axis=1)
+
+
+def _check_segments(segments: ArrayLike) -> Ints:
+    regions = plain_array(segments, "segments")
+    if regions.ndim != 2 or regions.size == 0 or regions.dtype.kind not in "iu":
+        raise PotentiaError(f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}.")
+    regions = regions.astype(np.int64, copy=False)
+    if regions.min() != 0 or np.any(np.bincount(regions.ravel()) == 0):
+        raise PotentiaError("segments must number its regions 0..n-1 without gaps.")
+    return regions

@@ -35,7 +35,7 @@ class Moments(NamedTuple):
 
     def add(self, other: Moments, place: Any) -> None:
         """Take in other values; entry k of `other` belongs to entry place[k] of these."""
-        n, mean, deviation = (own[place] for own in self)
+        n, mean, deviation = (values[place] for values in self)
         total = n + other.weight
         with np.errstate(over="ignore", invalid="ignore"):
             share = other.weight / np.where(total > 0, total, 1.0)
@@ -45,7 +45,7 @@ class Moments(NamedTuple):
         self.weight[place] = total
 
     def offsets(self) -> Floats:
-        """What to subtract from each number, zero from those that are not far from zero or do not vary.
+        """The offset of each number, zero for those that are not far from zero or do not vary.
 
         A mean in steps of about the standard deviation, so that the order of summation does not matter.
         """
@@ -53,10 +53,10 @@ class Moments(NamedTuple):
             spread = np.sqrt(self.deviation / np.where(self.weight > 0, self.weight, 1.0))
             size = np.abs(self.mean)
             far = (self.weight >= _MIN_VALUES) & (size > FAR * spread) & (spread > CONSTANT_SHARE * size)
-        found = np.zeros(len(size))
+        offsets = np.zeros(len(size))
         step = np.exp2(np.floor(np.log2(spread[far])))
-        found[far] = np.round(self.mean[far] / step) * step
-        return found
+        offsets[far] = np.round(self.mean[far] / step) * step
+        return offsets
 
     def small_squares(self, offsets: Floats) -> Floats:
         """The sum of squares of each number less its offset if it is small, else infinity."""
@@ -82,7 +82,7 @@ def attribute_moments(attribute: Any, value: Floats, weight: Floats, n: int) -> 
 
 def column_moments(dense: Any, weight: Floats) -> Moments:
     """Moments of dense columns (tokens, D) where they are not zero, with a weight per token."""
-    found = Moments.none(dense.shape[1])
+    moments = Moments.none(dense.shape[1])
     for first in range(0, len(dense), _ROWS):
         rows = dense[first : first + _ROWS].astype(np.float64)
         there = np.where(rows != 0, weight[first : first + _ROWS, None], 0.0)
@@ -91,8 +91,8 @@ def column_moments(dense: Any, weight: Floats) -> Moments:
         with np.errstate(over="ignore", invalid="ignore"):
             mean = (there * rows).sum(axis=0) / some
             deviation = (there * (rows - mean) ** 2).sum(axis=0)
-        found.add(Moments(total, mean, deviation), slice(None))
-    return found
+        moments.add(Moments(total, mean, deviation), slice(None))
+    return moments
 
 
 class Offsets(NamedTuple):
@@ -115,13 +115,13 @@ class Offsets(NamedTuple):
         cls,
         numbers: Mapping[str, int],
         columns: Mapping[str, tuple[int, int]],
-        given: Mapping[str, float],
+        offsets: Mapping[str, float],
         column: Any,
     ) -> Offsets:
         """From offsets by name and by column, for attributes and columns numbered so."""
         n = len(numbers)
         attribute, partner = np.zeros(n + 1), np.full(n + 1, -1, dtype=np.int32)
-        for name, offset in given.items():
+        for name, offset in offsets.items():
             if (k := numbers.get(name)) is not None:
                 attribute[k], partner[k] = offset, numbers.get(presence_name(name), -1)
         blocks = [
@@ -136,45 +136,36 @@ class Offsets(NamedTuple):
         partner = self.partner[numbers]
         far = np.flatnonzero(partner >= 0)
         fresh = np.concatenate([partner[far], [number for *_, number in self.blocks]]).astype(numbers.dtype)
-        own = np.full(len(numbers) + len(fresh), -1, dtype=np.int32)
-        own[far] = len(numbers) + np.arange(len(far))
-        offset = np.zeros(len(own))
+        partners = np.full(len(numbers) + len(fresh), -1, dtype=np.int32)
+        partners[far] = len(numbers) + np.arange(len(far))
+        offset = np.zeros(len(partners))
         offset[: len(numbers)] = self.attribute[numbers]
         begin = len(numbers) + len(far)
         blocks = [(first, end, begin + k) for k, (first, end, _) in enumerate(self.blocks)]
-        return Offsets(offset, own, self.column, blocks), np.concatenate([numbers, fresh])
+        return Offsets(offset, partners, self.column, blocks), np.concatenate([numbers, fresh])
 
     def announce(self, item_ptr: Ints, attribute: Any, value: Floats, dense: Any) -> tuple[Ints, Any, Floats]:
         """Items with those added that say which numbers are there; values are not centred yet."""
         value = value if value.size else np.ones(len(attribute))
         far = np.flatnonzero(self.partner[attribute] >= 0)
-        item_ptr, attribute, value = _add_items(
-            item_ptr,
-            attribute,
-            value,
-            np.searchsorted(item_ptr, far, side="right") - 1,
-            self.partner[attribute[far]],
-        )
+        token = np.searchsorted(item_ptr, far, side="right") - 1
+        items = _add_items(item_ptr, attribute, value, token, self.partner[attribute[far]])
         for first, end, number in self.blocks:
             there = np.flatnonzero(self._far_entries(dense, first, end).any(axis=1))
-            item_ptr, attribute, value = _add_items(
-                item_ptr, attribute, value, there, np.full(len(there), number)
-            )
-        return item_ptr, attribute, value
+            items = _add_items(*items, there, np.full(len(there), number))
+        return items
 
     def centre(self, attribute: Any, value: Floats, dense: Any) -> tuple[Floats, Any]:
         """Values and dense rows less their offsets; entries that are zero stay so."""
         value = value - self.attribute[attribute]
         if not self.column.any():
             return value, dense
-        there = self._far_entries(dense, 0, dense.shape[1])
-        return value, np.subtract(dense, self.column, out=dense.astype(np.float64), where=there).astype(
-            dense.dtype
-        )
+        there, centred = self._far_entries(dense, 0, dense.shape[1]), dense.astype(np.float64)
+        return value, np.subtract(dense, self.column, out=centred, where=there).astype(dense.dtype)
 
     def _far_entries(self, dense: Any, first: int, end: int) -> Bools:
-        found: Bools = (dense[:, first:end] != 0) & (self.column[first:end] != 0)
-        return found
+        far: Bools = (dense[:, first:end] != 0) & (self.column[first:end] != 0)
+        return far
 
 
 def presence_name(name: str) -> str:
@@ -182,9 +173,7 @@ def presence_name(name: str) -> str:
     return f"{name} is present"
 
 
-def _add_items(
-    item_ptr: Ints, attribute: Any, value: Floats, token: Any, number: Any
-) -> tuple[Ints, Any, Floats]:
+def _add_items(item_ptr: Ints, attribute: Any, value: Floats, token: Any, number: Any) -> tuple[Ints, Any, Floats]:
     """Items with more of value 1, of tokens in ascending order."""
     at = item_ptr[token]
     added = np.searchsorted(token, np.arange(len(item_ptr)), side="left")

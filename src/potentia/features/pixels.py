@@ -1,18 +1,39 @@
-"""Histograms of oriented gradients at every pixel."""
+"""Features of pixels (filter banks, HOG, Fourier) and of pairs of neighbouring pixels (contrast, gradients)."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from ..base.options import check_count, check_number, check_positive, check_size
-from ..base.types import ArrayLike, PotentiaError, real_numbers, shown
-from .colour import Stack, Weights, apply_weights, area_weights, as_channels, as_rgb, linear_weights
+from ..base.types import (
+    ArrayLike,
+    Ints,
+    PotentiaError,
+    check_count,
+    check_number,
+    check_positive,
+    check_size,
+    plain_array,
+    real_numbers,
+    shown,
+)
+from .colour import (
+    Stack,
+    Weights,
+    apply_weights,
+    area_weights,
+    as_channels,
+    as_rgb,
+    feature_blocks,
+    grey,
+    linear_weights,
+    positions,
+)
 
 N_ORIENTATIONS = 9
 
@@ -43,8 +64,6 @@ def cell_weights(size: tuple[int, ...], cell: int) -> tuple[Weights, Weights]:
 
 def hog_cells(rgb: Stack, cell: int) -> Stack:
     """Descriptors (ceil(h / cell), ceil(w / cell), 36) of the cells of an image (h, w, 3)."""
-    if cell < 1:
-        raise PotentiaError(f"a HOG cell has at least one pixel a side, not {cell}.")
     height, width = rgb.shape[:2]
     # one cell of margin, for the outer cells' blocks, and whole cells
     pad = [(cell, cell + -height % cell), (0, 0), (cell, cell + -width % cell)]
@@ -97,9 +116,7 @@ _MOST_SCALE = 1e4
 _MOST_CHANNELS = 4
 
 
-def filter_bank(
-    image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int = 2, dtype: Any = np.float32
-) -> Stack:
+def filter_bank(image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int = 2, dtype: Any = np.float32) -> Stack:
     """Responses (*size, n_features) of multi-scale filters at every pixel of an image, or voxel of a volume.
 
     The channels themselves; then for each scale the Gaussian of every channel; gradient magnitude, Laplacian and
@@ -119,19 +136,19 @@ def filter_bank(
         check_positive("scales", scale, _MOST_SCALE)
     if list(scales) != sorted(set(scales)):
         raise PotentiaError(f"scales must be ascending, got {list(scales)}.")
-    found: Stack = np.empty((*values.shape[:-1], n_filters(values.shape[-1], scales, axes)), dtype=dtype)
     n_channels = values.shape[-1]
-    found[..., :n_channels] = values
+    filters: Stack = np.empty((*values.shape[:-1], n_filters(n_channels, scales, axes)), dtype=dtype)
+    filters[..., :n_channels] = values
     column, reached = n_channels, 0.0
     smooth = [np.ascontiguousarray(values[..., k]) for k in range(n_channels)]
     for scale in scales:
         # a Gaussian of a Gaussian is one of the summed variance
         smooth = [_gaussian(plane, math.sqrt(scale**2 - reached**2)) for plane in smooth]
         reached = scale
-        for plane in _responses(smooth, scale):
-            found[..., column] = plane
+        for plane in _filters(smooth, scale):
+            filters[..., column] = plane
             column += 1
-    return found
+    return filters
 
 
 def n_filters(n_channels: int, scales: Sequence[float] = SCALES, axes: int = 2) -> int:
@@ -145,7 +162,7 @@ def filter_reach(scales: Sequence[float] = SCALES) -> int:
     return math.ceil(4 * max(scales, default=0.0))
 
 
-def _responses(smooth: Sequence[Stack], scale: float) -> Any:
+def _filters(smooth: Sequence[Stack], scale: float) -> Any:
     """The filters of one scale, one plane after another."""
     yield from smooth
     derived = smooth if len(smooth) <= _MOST_CHANNELS else [np.mean(smooth, axis=0, dtype=smooth[0].dtype)]
@@ -154,17 +171,13 @@ def _responses(smooth: Sequence[Stack], scale: float) -> Any:
     for plane in derived:
         gradient = [_slope(plane, axis) * plane.dtype.type(scale) for axis in range(axes)]
         yield np.sqrt(sum(g * g for g in gradient))
-        hessian = [
-            _slope(gradient[a], b) * plane.dtype.type(scale) for a in range(axes) for b in range(a, axes)
-        ]
+        hessian = [_slope(gradient[a], b) * plane.dtype.type(scale) for a in range(axes) for b in range(a, axes)]
         eigenvalues = _eigenvalues(hessian, axes)
         yield sum(eigenvalues[1:], eigenvalues[0])
         yield from eigenvalues
         products = [gradient[a] * gradient[b] for a in range(axes) for b in range(a, axes)]
         tensor = [t + p for t, p in zip(tensor, products, strict=True)]
-    yield from (
-        np.sqrt(np.maximum(v, 0.0)) for v in _eigenvalues([_gaussian(t, scale) for t in tensor], axes)
-    )
+    yield from (np.sqrt(np.maximum(v, 0.0)) for v in _eigenvalues([_gaussian(t, scale) for t in tensor], axes))
 
 
 def _gaussian(plane: Stack, sigma: float) -> Stack:
@@ -233,24 +246,20 @@ def pixel_features(
         dtype: float32 or float64, also the precision computed in.
     """
     names = feature_blocks(node, NODE_SETS, NODE_BLOCKS, "node")
-    if axes != 2 or all(name in _ANY_CHANNELS for name in names):
-        values = as_channels(image, axes, dtype)
-        if size is None or (axes == 2 and check_size("size", size) == values.shape[:-1]):
-            return _any_channels(values, names, axes, dtype)
-        rgb = values
-    else:
-        rgb = as_rgb(image, dtype)
-    if axes != 2:
-        raise PotentiaError("features of volumes are not averaged to another size: reduce the volume before.")
-    full = rgb.shape[0], rgb.shape[1]
-    small = full if size is None else check_size("size", size)
+    coloured = [name for name in names if name not in _ANY_CHANNELS]
+    values = as_rgb(image, dtype) if coloured and axes == 2 else as_channels(image, axes, dtype)
     check_count("cell", cell, 1)
+    full = values.shape[:-1]
+    if axes != 2 and coloured:
+        raise PotentiaError(f"volumes have no features {coloured[0]!r}: take {', '.join(_ANY_CHANNELS)}.")
+    if axes != 2 and size is not None:
+        raise PotentiaError("features of volumes are not averaged to another size: reduce the volume before.")
+    small = full if size is None else check_size("size", size)
     if small[0] > full[0] or small[1] > full[1]:
-        raise PotentiaError(
-            f"features of an image of {full} can be averaged to at most that size, not {small}."
-        )
-    stacks = [_block(name, rgb, small, cell) for name in names]
-    return np.concatenate(stacks, axis=2, dtype=dtype).reshape(small[0] * small[1], -1)
+        raise PotentiaError(f"features of an image of {full} can be averaged to at most that size, not {small}.")
+    stacks = [_pixel_block(name, values, small, cell) for name in names]
+    joined = stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=-1)
+    return joined.reshape(-1, joined.shape[-1])
 
 
 def fourier(base: ArrayLike, scale: float = np.pi) -> Stack:
@@ -285,68 +294,196 @@ def _waves(planes: Stack, scale: float = np.pi) -> Stack:
     return waves.reshape(*planes.shape[:-2], 2 ** (d + 1), n)
 
 
-def feature_blocks(
-    given: str | Sequence[str], sets: dict[str, tuple[str, ...]], known: Sequence[str], name: str
-) -> Sequence[str]:
-    """The blocks of a named set, or the blocks themselves, checked."""
-    if isinstance(given, str):
-        if given not in sets:
-            raise PotentiaError(
-                f"{name} must be one of {', '.join(map(repr, sets))} or a list of blocks, not {shown(given)}."
-            )
-        return sets[given]
-    blocks = tuple(given) if isinstance(given, Sequence) else (given,)
-    unknown = [block for block in blocks if not isinstance(block, str) or block not in known]
-    if unknown or not blocks:
-        wrong = shown(unknown[0]) if unknown else "an empty list"
-        raise PotentiaError(f"{name} may hold the blocks {', '.join(map(repr, known))}, not {wrong}.")
-    return blocks
-
-
-def _any_channels(values: Stack, names: Sequence[str], axes: int, dtype: Any) -> Stack:
-    """Blocks that need no colours, of an image or volume (*size, channels), at its own size."""
-    coloured = [name for name in names if name not in _ANY_CHANNELS]
-    if coloured:
-        raise PotentiaError(f"volumes have no features {coloured[0]!r}: take {', '.join(_ANY_CHANNELS)}.")
-    size = values.shape[:-1]
-    stacks = []
-    for name in names:
-        if name == "filters":
-            stacks.append(filter_bank(values, axes=axes, dtype=dtype))
-        elif name == "position":
-            stacks.append(positions(size, dtype))
-        else:
-            stacks.append(np.ones((*size, 1), dtype=dtype))
-    joined = stacks[0] if len(stacks) == 1 else np.concatenate(stacks, axis=-1)
-    return joined.reshape(-1, joined.shape[-1])
-
-
-def _block(name: str, rgb: Stack, small: tuple[int, int], cell: int) -> Stack:
-    """One block (*small, k) of an image (h, w, 3)."""
+def _pixel_block(name: str, values: Stack, small: tuple[int, ...], cell: int) -> Stack:
+    """One block (*small, k) of an image or volume (*size, channels)."""
     if name == "constant":
-        return np.ones((*small, 1), dtype=rgb.dtype)
+        return np.ones((*small, 1), dtype=values.dtype)
     if name == "position":
         # the mean of the centres of a covered stretch is the centre of the new pixel
-        return positions(small, rgb.dtype)
-    rows, columns = (area_weights(n, m) for n, m in zip(rgb.shape[:2], small, strict=True))
+        return positions(small, values.dtype)
+    if name == "filters":
+        filters = filter_bank(values, axes=values.ndim - 1, dtype=values.dtype)
+        return filters if small == values.shape[:-1] else apply_weights(filters, *_areas(values, small))
+    if name == "rgb":
+        return apply_weights(values, *_areas(values, small))
+    rows, columns = _areas(values, small)
     if name == "hog":
         # interpolation and averaging are both linear: from cells to the small image in one step
-        up, across = cell_weights(rgb.shape[:2], cell)
-        return apply_weights(hog_cells(rgb, cell), rows @ up, columns @ across)
-    if name == "filters":
-        return apply_weights(filter_bank(rgb, dtype=rgb.dtype), rows, columns)
-    if name == "rgb":
-        return apply_weights(rgb, rows, columns)
-    base = np.concatenate([rgb, positions((rgb.shape[0], rgb.shape[1]), rgb.dtype)], axis=2)
+        up, across = cell_weights(values.shape[:2], cell)
+        return apply_weights(hog_cells(values, cell), rows @ up, columns @ across)
+    base = np.concatenate([values, positions(values.shape[:2], values.dtype)], axis=2)
     # waves between rows and columns, so that inner loops run along rows
     waves = _waves(np.ascontiguousarray(np.moveaxis(base, 2, 1)))
     return np.moveaxis(apply_weights(waves, rows, columns, axis=2), 1, 2)
 
 
-def positions(size: Sequence[int], dtype: Any) -> Stack:
-    """(*size, axes): x, y and so on of every pixel's centre, as a share of width, height and so on."""
-    found: Stack = np.empty((*size, len(size)), dtype=dtype)
-    for axis, side in enumerate(size):
-        shape = [-1 if a == axis else 1 for a in range(len(size))]
-        found[..., len(size) - 1 - axis] = ((np.arange(side) + 0.5) / side).reshape(shape)
-    return found
+def _areas(values: Stack, small: tuple[int, ...]) -> list[Weights]:
+    """Weights that average an image (h, w, k) to another size, along both axes."""
+    return [area_weights(n, m) for n, m in zip(values.shape[:2], small, strict=True)]
+
+
+# -- pairs of neighbouring pixels -------------------------------------------------------------------------------
+
+#: Blocks of the sets: 9 features of boundaries; the papers' 3 [ILR-nips sec. 8, ILR-chapter sec. 1.10], 42 for horses
+#: and 22 for backgrounds [MBL-tpami sec. 8.3, 8.4].
+EDGE_SETS = {
+    "boundary": ("constant", "similarity", "contrast", "gradient"),
+    "ilr": ("constant", "difference", "sobel"),
+    "mbl": ("constant", "difference_steps", "sobel_steps", "directions"),
+    "mbl-backgrounds": ("constant", "difference_steps", "directions"),
+}
+EDGE_BLOCKS = (
+    "constant", "similarity", "contrast", "gradient", "difference", "sobel", "difference_steps", "sobel_steps",
+    "directions",
+)  # fmt: skip
+
+#: Ten thresholds each. The paper prints none; these are those of the toolbox its author published.
+DIFFERENCE_STEPS = np.arange(1, 11) * 0.05
+SOBEL_STEPS = np.arange(1, 11) * 0.02
+
+#: Scales, in pixels, at which a boundary is looked for: differences of Gaussians, and gradients.
+CONTRAST_SCALES = (0.0, 1.0, 2.0)
+GRADIENT_SCALES = (1.0, 2.0)
+
+# row and column steps of a grid's pairs in the order of their copies: horizontal, vertical, two diagonals
+_DIRECTIONS = ((0, 1), (1, 0), (1, 1), (1, -1))
+
+
+def edge_features(
+    image: ArrayLike,
+    edges: ArrayLike,
+    edge: str | Sequence[str] = "boundary",
+    *,
+    axes: int = 2,
+    typical: Sequence[float] | None = None,
+    dtype: Any = np.float32,
+) -> Stack:
+    """Features (m, n_features) of pairs of pixels.
+
+    Args:
+        image: of any number of channels, see `as_channels`; with the papers' blocks see `as_rgb`.
+        edges: (m, 2) pixels in raster order, such as `Graph.grid((h, w), ...).scopes["edge"]`.
+        edge: a set of `EDGE_SETS`, or blocks to put side by side: "constant" (1); with d the l2 distance of the
+            pixels' channels in Gaussians of standard deviation 0, 1 and 2, in units of its typical value,
+            "similarity" (3: exp(-d^2 / 2)) and "contrast" (3: log(1 + d)); "gradient" (2: log(1 + g) of the larger of
+            the two pixels' gradient magnitudes at scales 1 and 2). The papers' blocks: "difference" (1: the l2 distance
+            of the two RGB vectors), "sobel" (1: the larger of the two pixels' Sobel responses, see `sobel`),
+            "difference_steps" and "sobel_steps" (10 each: 1 where the value exceeds a threshold), and last
+            "directions": one copy of all blocks before it for each direction, zero for pairs of another one
+            (horizontal first, then vertical; also the diagonals where there are such pairs).
+        axes: 2 for images, 3 for volumes, whose features are those of the set "boundary".
+        typical: the units of distances and gradients as `typical_contrast` finds them, by default in these pairs.
+        dtype: float32 or float64.
+    """
+    names = feature_blocks(edge, EDGE_SETS, EDGE_BLOCKS, "edge")
+    if axes != 2 or all(name in EDGE_SETS["boundary"] for name in names):
+        return _boundary(as_channels(image, axes, dtype), edges, names, typical)
+    if "directions" in names and (names[-1] != "directions" or len(names) == 1 or names.count("directions") > 1):
+        raise PotentiaError('the block "directions" copies the blocks before it, so it comes last.')
+    rgb = as_rgb(image, dtype)
+    pairs = _check_edges(edges, rgb.shape[0] * rgb.shape[1])
+    base = [_pair_block(name, rgb, pairs) for name in names if name != "directions"]
+    features = np.concatenate(base, axis=1, dtype=dtype)
+    return _by_direction(features, pairs, rgb.shape[1]) if names[-1] == "directions" else features
+
+
+def typical_contrast(image: ArrayLike, edges: ArrayLike, *, axes: int = 2) -> list[float]:
+    """Mean distance of pairs at each of the three scales, then mean gradient at each of the two; 1 for a flat image."""
+    values = as_channels(image, axes)
+    pairs = _check_edges(edges, values[..., 0].size)
+    means = [float(v.mean()) if v.size else 0.0 for v in _responses(values, pairs)]
+    return [mean if mean > 0 else 1.0 for mean in means]
+
+
+def _boundary(values: Stack, edges: ArrayLike, names: Sequence[str], typical: Sequence[float] | None) -> Stack:
+    """Blocks that need no colours, of pairs of an image or volume (*size, channels)."""
+    allowed = EDGE_SETS["boundary"]
+    papers = [name for name in names if name not in allowed]
+    if papers:
+        raise PotentiaError(f"volumes have no pair features {papers[0]!r}: take {', '.join(allowed)}.")
+    n_distances = len(CONTRAST_SCALES)
+    n_units = n_distances + len(GRADIENT_SCALES)
+    units = None if typical is None else real_numbers(typical, "typical")
+    if units is not None and (units.shape != (n_units,) or not np.all((units > 0) & (units < np.inf))):
+        raise PotentiaError(f"typical must be {n_units} finite numbers above zero, not {shown(typical)}.")
+    pairs = _check_edges(edges, values[..., 0].size)
+    responses = list(_responses(values, pairs))
+    for k, response in enumerate(responses):
+        mean = float(response.mean()) if response.size else 0.0
+        response /= units[k] if units is not None else (mean or 1.0)
+    made = {
+        "constant": [np.ones(len(pairs), dtype=values.dtype)],
+        "similarity": [np.exp(-0.5 * d * d) for d in responses[:n_distances]],
+        "contrast": [np.log1p(d) for d in responses[:n_distances]],
+        "gradient": [np.log1p(g) for g in responses[n_distances:]],
+    }
+    return np.stack([column for name in names for column in made[name]], axis=1)
+
+
+def _responses(values: Stack, pairs: Ints) -> Iterator[Stack]:
+    """Distance of every pair at each scale, then its gradient at each scale."""
+    first, second = pairs.T
+    for scale in CONTRAST_SCALES:
+        flat = _smooth(values, scale).reshape(-1, values.shape[-1])
+        total = np.zeros(len(pairs), dtype=values.dtype)
+        for channel in flat.T:
+            total += (channel[first] - channel[second]) ** 2
+        yield np.sqrt(total)
+    for scale in GRADIENT_SCALES:
+        smooth = _smooth(values, scale)
+        slopes = (np.gradient(smooth, axis=a) for a in range(smooth.ndim - 1) if smooth.shape[a] > 1)
+        square = sum(((slope**2).sum(axis=-1) for slope in slopes), np.zeros(smooth.shape[:-1], smooth.dtype))
+        magnitude = np.sqrt(square).ravel()
+        yield np.maximum(magnitude[first], magnitude[second])
+
+
+def _smooth(values: Stack, scale: float) -> Stack:
+    from scipy import ndimage
+
+    return values if scale == 0.0 else ndimage.gaussian_filter(values, (*[scale] * (values.ndim - 1), 0.0))
+
+
+def sobel(image: ArrayLike, dtype: Any = np.float64) -> Stack:
+    """Magnitude (h, w) of the Sobel gradient of an image's luma, mirrored at the border.
+
+    Kernels are divided by 8, so a step of height 1 has response .5 on both of its sides.
+    """
+    from scipy import ndimage
+
+    luma = grey(as_rgb(image, dtype))
+    return np.hypot(*(ndimage.sobel(luma, axis=axis, mode="reflect") / 8 for axis in (0, 1)))
+
+
+def _pair_block(name: str, rgb: Stack, pairs: Ints) -> Stack:
+    """One block (m, k)."""
+    if name == "constant":
+        return np.ones((len(pairs), 1), dtype=rgb.dtype)
+    flat = rgb.reshape(-1, 3)
+    if name.startswith("difference"):
+        value = np.sqrt(((flat[pairs[:, 0]] - flat[pairs[:, 1]]) ** 2).sum(axis=1))
+        steps = DIFFERENCE_STEPS
+    else:
+        value = sobel(rgb, rgb.dtype).ravel()[pairs].max(axis=1, initial=0.0)
+        steps = SOBEL_STEPS
+    return (value[:, None] > steps).astype(rgb.dtype) if name.endswith("steps") else value[:, None]
+
+
+def _by_direction(features: Stack, pairs: Ints, width: int) -> Stack:
+    """Copies side by side, each zero outside its direction."""
+    rows, columns = np.abs(pairs[:, 1] // width - pairs[:, 0] // width), pairs % width
+    across = np.where(pairs[:, 1] > pairs[:, 0], columns[:, 1] - columns[:, 0], columns[:, 0] - columns[:, 1])
+    is_direction = [(rows == a) & (across == b) for a, b in _DIRECTIONS]
+    if not np.logical_or.reduce(is_direction).all():
+        raise PotentiaError('the block "directions" needs pairs of pixels that touch.')
+    wanted = is_direction if np.any(is_direction[2:]) else is_direction[:2]
+    return np.concatenate([features * chosen[:, None] for chosen in wanted], axis=1)
+
+
+def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
+    pairs = plain_array(edges, "edges")
+    if pairs.ndim != 2 or pairs.shape[1] not in (0, 2) or pairs.dtype.kind not in "iu":
+        raise PotentiaError(f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}.")
+    pairs = pairs.reshape(-1, 2).astype(np.int64, copy=False)
+    if pairs.size and (pairs.min() < 0 or pairs.max() >= n_pixels):
+        raise PotentiaError(f"edges name a pixel outside 0..{n_pixels - 1}.")
+    return pairs

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.options import check_choice, texts_of
-from ..base.types import Bools, Ints, PotentiaError, shown
+from ..base.types import Bools, Ints, PotentiaError, check_choice, shown, texts_of
 
 #: The mark of a tag, such as B, and the type of its span.
 _Tag = tuple[str, str]

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO, TextIO
 import numpy as np
 
 from ..base.files import check_pieces, read_span, read_text
-from ..base.options import check_count, check_flag, check_type, texts_of
-from ..base.types import PotentiaError
+from ..base.types import PotentiaError, check_count, check_flag, check_type, texts_of
 from ..graph.structure import Graph
 from .example import Example
 
@@ -32,10 +31,7 @@ DOCUMENT_START = "-DOCSTART-"
 
 
 def conll(
-    path: str | os.PathLike[str],
-    limit: int | None = None,
-    encoding: str | None = None,
-    documents: bool = False,
+    path: str | os.PathLike[str], limit: int | None = None, encoding: str | None = None, documents: bool = False
 ) -> list[list[list[str]]]:
     """The sentences of a token file, each as its columns: one list of words, one per tag, the label last.
 
@@ -167,9 +163,7 @@ def _text(name: Path, encoding: str | None, limit: int | None, span: tuple[int, 
             raise PotentiaError(f"{str(error)[:-1]}; name its encoding, such as latin-1.") from None
         raise
     if "\0" in text:
-        raise PotentiaError(
-            f"{name}: the text has zero bytes, as UTF-16 has; name its encoding, such as utf-16-le."
-        )
+        raise PotentiaError(f"{name}: the text has zero bytes, as UTF-16 has; name its encoding, such as utf-16-le.")
     check_pieces(name, text, " \t\n")
     return text
 
@@ -232,9 +226,7 @@ class Gazetteer:
         lower = [word.lower() for word in texts_of("words", words)]
         marks, t = [""] * len(lower), 0
         while t < len(lower):
-            found = next(
-                (p for p in self._by_first.get(lower[t], ()) if tuple(lower[t : t + len(p)]) == p), None
-            )
+            found = next((p for p in self._by_first.get(lower[t], ()) if tuple(lower[t : t + len(p)]) == p), None)
             if found is None:
                 t += 1
                 continue
@@ -285,36 +277,29 @@ class TokenFeatures:
         """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
         if not hasattr(self, "index_"):
             raise PotentiaError("these TokenFeatures are not fitted: call fit first.")
+        place = {label: k for k, label in enumerate(self.classes_)}
         graphs: dict[int, Graph] = {}
         found = []
         for number, sentence in enumerate(sentences):
             inputs = sentence[:-1] if labelled else sentence
             if len(inputs) != self.n_columns_ - 1:
-                raise PotentiaError(
-                    f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}."
-                )
+                raise PotentiaError(f"sentence {number} has {len(inputs)} input columns, not {self.n_columns_ - 1}.")
             n = len(inputs[0])
             if any(len(column) != n for column in sentence):
                 raise PotentiaError(
                     f"the columns of sentence {number} have {sorted({len(c) for c in sentence})} tokens."
                 )
             graph = graphs.setdefault(n, Graph.chain(n, n_states=len(self.classes_)))
-            labels = self._labels(sentence[-1]) if labelled else None
+            labels = np.array([place.get(label, -1) for label in sentence[-1]]) if labelled else None
             found.append(Example(graph, {"node": self._matrix(inputs)}, labels, name=f"sentence {number}"))
         return found
-
-    def _labels(self, column: Sequence[str]) -> Any:
-        place = {label: k for k, label in enumerate(self.classes_)}
-        return np.array([place.get(label, -1) for label in column])
 
     def _matrix(self, inputs: Sentence) -> Any:
         from scipy import sparse
 
         index = [[self.index_[name] for name in token if name in self.index_] for token in self.names(inputs)]
         ptr = np.cumsum([0, *map(len, index)])
-        columns = np.concatenate(
-            [np.zeros(0, dtype=np.int32), *(np.array(row, dtype=np.int32) for row in index)]
-        )
+        columns = np.concatenate([np.zeros(0, dtype=np.int32), *(np.array(row, dtype=np.int32) for row in index)])
         return sparse.csr_array(
             (np.ones(len(columns), dtype=np.float32), columns, ptr), shape=(len(index), len(self.index_))
         )
@@ -331,8 +316,7 @@ class TokenFeatures:
                 names += [f"{c}[{d}:2]={column[t + d]}|{column[t + d + 1]}" for d in reach if w]
                 if c > 0:
                     names += [
-                        f"{c}[{d}:3]={column[t + d]}|{column[t + d + 1]}|{column[t + d + 2]}"
-                        for d in range(-w, w - 1)
+                        f"{c}[{d}:3]={column[t + d]}|{column[t + d + 1]}|{column[t + d + 2]}" for d in range(-w, w - 1)
                     ]
             if self.spelling:
                 names += _spelling(padded[0][t])

@@ -6,12 +6,4 @@ from .implicit import Implicit, linear_response
 from .perturbation import Perturbation
 from .truncated import BackPropagation, Truncated
 
-__all__ = [
-    "BackPropagation",
-    "Gradient",
-    "Implicit",
-    "Perturbation",
-    "Truncated",
-    "linear_response",
-    "losses",
-]
+__all__ = ["BackPropagation", "Gradient", "Implicit", "Perturbation", "Truncated", "linear_response", "losses"]

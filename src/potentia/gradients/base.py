@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from ..base.saving import Registered
-from ..base.schema import Array, Either, Schema, check_state, prefixed
-from ..base.types import Bools, Floats, Ints, PotentiaError
+from ..base.schema import Array, Either, Schema, check_state
+from ..base.types import Bools, Floats, Ints, PotentiaError, prefixed
 from ..graph.cotangents import MarginalCotangent, Tables, add_singles, zero_tables
 from ..graph.scores import Scores, region_scores
 from ..graph.structure import Graph
@@ -181,9 +181,7 @@ class Loss(Registered, ABC):
     """
 
     @abstractmethod
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and d_theta.
 
         Args:
@@ -214,9 +212,7 @@ def tables_by_size(scores: Scores, kind: str, seen: Bools) -> Iterator[tuple[Int
         yield rows, start[rows][:, None] + np.arange(entries)
 
 
-def label_difference(
-    scores: Scores, first: Ints, second: Ints, weights: Floats | None
-) -> tuple[float, Tables]:
+def label_difference(scores: Scores, first: Ints, second: Ints, weights: Floats | None) -> tuple[float, Tables]:
     """theta . f(first) - theta . f(second) of complete labellings, and its gradient, both weighted by region."""
     tables = zero_tables(scores)
     value = subtract_labels(scores, first, tables, weights)

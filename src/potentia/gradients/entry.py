@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from ..base.options import check_choice
 from ..base.types import (
     ArrayLike,
     ConvergenceWarning,
     Floats,
     Ints,
     PotentiaError,
+    check_choice,
     real_numbers,
     shown,
     warn_caller,
@@ -83,9 +83,7 @@ def loss_and_gradient(
     scores = Scores(graph, theta, dense=inference.dense_pairs)
     labels = check_labels(graph, y, "y")
     chosen, through = loss_of(loss), gradient_of(gradient)
-    if scores.dense and not (
-        isinstance(chosen, MarginalLoss) and isinstance(through, Truncated | BackPropagation)
-    ):
+    if scores.dense and not (isinstance(chosen, MarginalLoss) and isinstance(through, Truncated | BackPropagation)):
         raise PotentiaError(
             "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
             "gradient='truncated' or 'backpropagation' only."
@@ -107,9 +105,7 @@ def variable_weights(
     if weights is not None:
         weight = real_numbers(weights, "weights")
         if weight.shape != (graph.n_variables,) or not np.all(np.isfinite(weight) & (weight >= 0)):
-            raise PotentiaError(
-                f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable."
-            )
+            raise PotentiaError(f"weights must hold {graph.n_variables} finite numbers >= 0, one per variable.")
     if class_weight is not None:
         table = class_factors(class_weight, int(graph.n_states.max()))
         factor = np.where(labels >= 0, table[np.maximum(labels, 0)], 1.0)

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.options import check_type
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, whole_numbers
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, whole_numbers
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
 from ..graph.scores import Scores
 from ..graph.structure import Graph
@@ -116,9 +115,7 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any
 
     regions, links = graph.regions, graph.links(entropy.links)
     n = int(start[-1])
-    normal = sparse.csr_matrix(
-        (np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n)))
-    )
+    normal = sparse.csr_matrix((np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n))))
     small = regions.size[links.child] - 1
     row_at = np.cumsum(small) - small
     likeliest = _likeliest(mu, start, regions.size)[links.child]
@@ -127,10 +124,7 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any
         group = np.flatnonzero(links.pattern == pattern)
         size = int(regions.size[links.parent[group[0]]])
         state = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern] + size]
-        for region, states, sign in (
-            (links.parent, state, 1.0),
-            (links.child, np.arange(small[group[0]] + 1), -1.0),
-        ):
+        for region, states, sign in ((links.parent, state, 1.0), (links.child, np.arange(small[group[0]] + 1), -1.0)):
             out = likeliest[group][:, None]
             used = states != out
             rows.append((row_at[group][:, None] + states - (states > out))[used])

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.options import check_count
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_count
 from ..graph.cotangents import (
     MarginalCotangent,
     Tables,
@@ -23,17 +22,9 @@ from ..graph.structure import Graph, per_graph
 from ..inference.base import Expectations, Result
 from ..inference.decode import feasible_labelling
 from ..inference.gibbs import Chain
-from ..kernels.information import information
+from ..kernels.regions import information
 from ..kernels.sampling import patch_losses
-from .base import (
-    Loss,
-    Methods,
-    label_difference,
-    region_weights,
-    seen_regions,
-    subtract_labels,
-    tables_by_size,
-)
+from .base import Loss, Methods, label_difference, region_weights, seen_regions, subtract_labels, tables_by_size
 
 #: Most configurations of a patch that are enumerated.
 _MOST = 2**16
@@ -49,9 +40,7 @@ class SurrogateLikelihood(Loss):
     inference.
     """
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient."""
         if weights is None or np.all(weights == weights[0]):
             value, tables = self._unweighted(scores, labels, methods)
@@ -88,9 +77,7 @@ class Likelihood(SurrogateLikelihood):
 class SaddlePoint(Loss):
     """theta . f(MAP) - theta . f(y); where labels are hidden, y is completed by the MAP given the others."""
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient f(MAP) - f(y), weighted by region."""
         best = methods.inference.run(scores, None).argmax()
         if np.any(labels < 0):
@@ -106,9 +93,7 @@ class TruncatedLikelihood(Loss):
     Too few iterations make it diverge: nothing then stops A from falling without end. Hidden labels as in EM.
     """
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient through inference."""
         value, tables = _truncated(scores, weights, methods)
         if np.all(labels >= 0):
@@ -117,9 +102,7 @@ class TruncatedLikelihood(Loss):
         return value - clamped, {kind: tables[kind] - d_clamped[kind] for kind in tables}
 
 
-def _truncated(
-    scores: Scores, weights: Floats | None, methods: Methods, clamped: bool = False
-) -> tuple[float, Tables]:
+def _truncated(scores: Scores, weights: Floats | None, methods: Methods, clamped: bool = False) -> tuple[float, Tables]:
     """sum_alpha w_alpha theta . mu + H(mu), weighted alike, and its gradient."""
     inference = methods.clamped if clamped else methods.inference
     counting = inference.counting_numbers(scores.graph)
@@ -142,9 +125,7 @@ def _truncated(
     return value, {kind: direct[kind] + pulled[kind] for kind in direct}
 
 
-def _of_variables(
-    scores: Scores, result: Result, weight_of: Floats, counting: Floats
-) -> tuple[float, Floats]:
+def _of_variables(scores: Scores, result: Result, weight_of: Floats, counting: Floats) -> tuple[float, Floats]:
     """sum_i w_i (theta_i . mu_i + C_i H(mu_i)) and its derivative; C_i sums c over all regions with i."""
     regions = scores.regions
     total = np.add.reduceat(counting[regions.member], regions.member_ptr[:-1])[:, None]
@@ -160,7 +141,7 @@ def _of_cliques(
 ) -> tuple[float, Floats]:
     """sum_c w_c (theta_c . mu_c - c_c I(mu_c)) and its derivative; adds that of variables to d_singles."""
     graph, mu = scores.graph, result.variable_marginals
-    clique_counting = counting[graph.region_slice(kind)]
+    clique_counting = counting[graph.region_slices[kind]]
     flat = flat_marginals(result.marginals[kind])
     d_flat = np.zeros(len(flat))
     value = information(
@@ -186,9 +167,7 @@ class Pseudolikelihood(Loss):
     def __post_init__(self) -> None:
         check_count("patch", self.patch, 1)
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient; cost: configurations of each patch times its regions."""
         graph, size = scores.graph, self.patch
         ptr, patch, touch_ptr, touch = _patches(graph, size)
@@ -252,9 +231,7 @@ class Piecewise(Loss):
     Regions with a hidden variable are left out.
     """
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient."""
         tables = zero_tables(scores)
         seen = np.flatnonzero(labels >= 0)
@@ -269,9 +246,7 @@ class Piecewise(Loss):
             raise PotentiaError("the labels have a forbidden (-inf) configuration.")
         return value, tables
 
-    def _of_kind(
-        self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables
-    ) -> float:
+    def _of_kind(self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables) -> float:
         theta, value = own_tables(scores, kind), 0.0
         index = scores.graph.table_index(kind, np.maximum(labels, 0))
         weight, seen = region_weights(scores, kind, weights), seen_regions(scores, kind, labels)
@@ -310,9 +285,7 @@ class ContrastiveDivergence(Loss):
         check_count("sweeps", self.sweeps)
         check_count("seed", self.seed)
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The difference and its gradient, weighted by region."""
         rng = np.random.default_rng(self.seed)
         data = labels

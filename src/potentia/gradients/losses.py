@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
-from ..base.options import check_choice, check_positive
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_choice, check_positive
 from ..graph.cotangents import MarginalCotangent, Tables, flat_marginals
 from ..graph.scores import Scores
 from ..inference.base import Result
@@ -25,9 +26,6 @@ from .likelihood import (
 )
 
 __all__ = [
-    "CliqueLogistic",
-    "CliqueQuadratic",
-    "CliqueSmoothedError",
     "ContrastiveDivergence",
     "Likelihood",
     "Loss",
@@ -47,28 +45,25 @@ __all__ = [
 _TINY = 1e-300
 
 
+@dataclass(frozen=True)
 class MarginalLoss(Loss):
-    """A sum over observed variables (or cliques) of a function of their marginals.
+    """A sum over observed variables, or cliques if `cliques`, of a function of their marginals.
 
-    What has one configuration only cannot be wrong, and is left out.
+    Variables and cliques of one configuration cannot be wrong, and are left out.
     """
 
-    #: Whether the sum is over cliques rather than variables.
-    cliques: ClassVar[bool] = False
+    _: KW_ONLY
+    cliques: bool = False
 
     @abstractmethod
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
         """Loss of every row of mu (k, states) with label y (k,), and its derivatives, (k, states); mu must stay."""
 
-    def evaluate(
-        self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods
-    ) -> tuple[float, Tables]:
+    def evaluate(self, scores: Scores, labels: Ints, weights: Floats | None, methods: Methods) -> tuple[float, Tables]:
         """The loss and its gradient through inference."""
         _refuse_forbidden(scores, labels)
         result, pull = methods.solve(scores, self.cliques)
-        value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(
-            scores, result, labels, weights
-        )
+        value, cotangent = (self._of_cliques if self.cliques else self._of_variables)(scores, result, labels, weights)
         return value, pull(cotangent)
 
     def _of_variables(
@@ -117,7 +112,7 @@ def _refuse_forbidden(scores: Scores, labels: Ints) -> None:
 
 @dataclass(frozen=True)
 class UnivariateLogistic(MarginalLoss):
-    """-log mu_i(y_i)."""
+    """-log mu(y) of variables, or of cliques."""
 
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
         """-log mu(y)."""
@@ -129,15 +124,8 @@ class UnivariateLogistic(MarginalLoss):
 
 
 @dataclass(frozen=True)
-class CliqueLogistic(UnivariateLogistic):
-    """-log mu_c(y_c)."""
-
-    cliques: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
 class UnivariateQuadratic(MarginalLoss):
-    """sum_s (mu_i(s) - [s = y_i])^2."""
+    """sum_s (mu(s) - [s = y])^2 of variables, or of cliques."""
 
     def terms(self, mu: Floats, y: Ints) -> tuple[Floats, Floats]:
         """sum_s (mu(s) - [s = y])^2."""
@@ -147,15 +135,8 @@ class UnivariateQuadratic(MarginalLoss):
 
 
 @dataclass(frozen=True)
-class CliqueQuadratic(UnivariateQuadratic):
-    """sum_s (mu_c(s) - [s = y_c])^2."""
-
-    cliques: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
 class SmoothedError(MarginalLoss):
-    """S(max_{s != y} mu_i(s) - mu_i(y)) with S(t) = 1 / (1 + exp(-alpha t)): the classification error, smoothed."""
+    """S(max_{s != y} mu(s) - mu(y)) with S(t) = 1 / (1 + exp(-alpha t)): the classification error, smoothed."""
 
     alpha: float = 15.0
 
@@ -178,13 +159,6 @@ class SmoothedError(MarginalLoss):
         return loss, slopes
 
 
-@dataclass(frozen=True)
-class CliqueSmoothedError(SmoothedError):
-    """The smoothed classification error of cliques: S(max_{s != y} mu_c(s) - mu_c(y))."""
-
-    cliques: ClassVar[bool] = True
-
-
 LossName = Literal[
     "likelihood",
     "surrogate_likelihood",
@@ -203,7 +177,7 @@ LossName = Literal[
     "contrastive_divergence",
 ]
 #: The EM names say what hidden labels make of a loss: A(theta) - A(theta, observed clamped).
-LOSSES: dict[str, type[Loss]] = {
+LOSSES: dict[str, Callable[[], Loss]] = {
     "likelihood": Likelihood,
     "surrogate_likelihood": SurrogateLikelihood,
     "surrogate_em": SurrogateLikelihood,
@@ -211,11 +185,11 @@ LOSSES: dict[str, type[Loss]] = {
     "pseudolikelihood": Pseudolikelihood,
     "piecewise": Piecewise,
     "univariate_logistic": UnivariateLogistic,
-    "clique_logistic": CliqueLogistic,
+    "clique_logistic": partial(UnivariateLogistic, cliques=True),
     "univariate_quadratic": UnivariateQuadratic,
-    "clique_quadratic": CliqueQuadratic,
+    "clique_quadratic": partial(UnivariateQuadratic, cliques=True),
     "smoothed_error": SmoothedError,
-    "clique_smoothed_error": CliqueSmoothedError,
+    "clique_smoothed_error": partial(SmoothedError, cliques=True),
     "truncated_likelihood": TruncatedLikelihood,
     "truncated_em": TruncatedLikelihood,
     "contrastive_divergence": ContrastiveDivergence,

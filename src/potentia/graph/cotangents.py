@@ -38,9 +38,7 @@ def add_singles(scores: Scores, d_singles: Floats, tables: Tables) -> None:
     graph = scores.graph
     for kind, scope in graph.scopes.items():
         if scope.shape[1] == 1 and len(scope):
-            take_singles(
-                d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind]
-            )
+            take_singles(d_singles, scores.kind(kind, widen=False)[1], scope.reshape(-1), graph.n_states, tables[kind])
 
 
 def add_cliques(scores: Scores, kind: str, d_flat: Floats, tables: Tables) -> None:
@@ -98,7 +96,7 @@ def flat_cotangent(scores: Scores, cotangent: MarginalCotangent, start: Ints, si
     flat, graph = np.zeros(size), scores.graph
     for kind, d_mu in cotangent.cliques.items():
         if len(d_mu):
-            first = start[graph.region_slice(kind).start]
+            first = start[graph.region_slices[kind].start]
             flat[first : first + len(d_mu)] = d_mu
     if cotangent.singles is not None:
         inside = np.arange(cotangent.singles.shape[1]) < graph.n_states[:, None]
@@ -121,7 +119,7 @@ def split_flat(scores: Scores, d_theta: Floats, at: Ints, leave: Collection[str]
         elif len(scope):
             _, offset = scores.kind(kind, widen=False)
             n = scores.graph.n_states[scope[:, 0]]
-            source = runs(at[scores.graph.region_slice(kind)], n)
+            source = runs(at[scores.graph.region_slices[kind]], n)
             np.add.at(tables[kind], runs(offset, n), d_theta[source])
     return tables
 
@@ -151,6 +149,6 @@ def own_split(scores: Scores, d_theta: Floats, start: Ints) -> Tables:
     """d_theta per kind from own tables of all regions; region r of the `Regions` numbering at start[r]."""
     tables = zero_tables(scores)
     for kind in scores.graph.kinds:
-        rows = scores.graph.region_slice(kind)
+        rows = scores.graph.region_slices[kind]
         add_cliques(scores, kind, d_theta[start[rows.start] : start[rows.stop]], tables)
     return tables

@@ -57,9 +57,7 @@ def check_factors(factors: Any, n_states: ArrayLike | None) -> tuple[list[tuple[
     states = _states_of(checked) if n_states is None else whole_numbers(n_states, "n_states")
     for number, (scope, table) in enumerate(checked):
         if scope.size and scope.max() >= len(states):
-            raise PotentiaError(
-                f"factors[{number}] names variable {scope.max()}, but there are 0..{len(states) - 1}."
-            )
+            raise PotentiaError(f"factors[{number}] names variable {scope.max()}, but there are 0..{len(states) - 1}.")
         if table.shape != tuple(states[scope]):
             raise PotentiaError(
                 f"factors[{number}] has a table of shape {table.shape}; its variables {scope.tolist()} have "
@@ -71,9 +69,7 @@ def check_factors(factors: Any, n_states: ArrayLike | None) -> tuple[list[tuple[
 def _check_factor(number: int, factor: Any) -> tuple[Ints, Floats]:
     if not isinstance(factor, tuple | list) or len(factor) != 2:
         raise PotentiaError(f"factors[{number}] must be a pair (scope, table).")
-    scope = whole_numbers(
-        np.zeros(0, dtype=int) if np.size(factor[0]) == 0 else factor[0], f"factors[{number}][0]"
-    )
+    scope = whole_numbers(np.zeros(0, dtype=int) if np.size(factor[0]) == 0 else factor[0], f"factors[{number}][0]")
     table = plain_array(factor[1], f"factors[{number}][1]", np.float64)
     if scope.ndim != 1 or table.ndim != len(scope):
         raise PotentiaError(

@@ -83,9 +83,7 @@ class Forests(NamedTuple):
 
     def mixed(self, forest: Bools, weight: float) -> Forests:
         """With one more forest of this weight."""
-        return Forests(
-            np.concatenate([self.members, forest[None]]), np.append((1.0 - weight) * self.weights, weight)
-        )
+        return Forests(np.concatenate([self.members, forest[None]]), np.append((1.0 - weight) * self.weights, weight))
 
 
 def average_forests(graph: Graph) -> Forests:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.memory import check_memory
+from ..base.resources import check_memory
 from ..base.types import Ints, PotentiaError
 from ..kernels.machine.simd import CHUNK
 from ..kernels.star_blocks import ALONE, RECEIVES, SENDS
@@ -63,9 +63,7 @@ def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
 
 def find_neighbours(graph: Graph) -> tuple[Ints, Ints]:
     """CSR of the variables that share a region with each variable (repeated where they share several)."""
-    ends = [
-        scope[:, [p, q]] for scope in graph.scopes.values() for p, q in combinations(range(scope.shape[1]), 2)
-    ]
+    ends = [scope[:, [p, q]] for scope in graph.scopes.values() for p, q in combinations(range(scope.shape[1]), 2)]
     return adjacency(graph.n_variables, np.concatenate([np.zeros((0, 2), dtype=np.int64), *ends]))
 
 
@@ -117,9 +115,7 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     pairs, n, states = graph.pairs, graph.n_variables, int(graph.n_states.max())
     group = _groups(graph, order)
     m = len(pairs)
-    check_memory(
-        _END_BYTES * 2 * m, f"the layout of {n} variables and {m} pairs", "build several smaller graphs"
-    )
+    check_memory(_END_BYTES * 2 * m, f"the layout of {n} variables and {m} pairs", "build several smaller graphs")
     ends = pairs.T.ravel()  # directed ends: first all side 0, then all side 1
     side = np.repeat(np.array([0, 1], dtype=np.int8), m)
     degree = np.bincount(ends, minlength=n)
@@ -153,22 +149,10 @@ def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
     other = np.roll(np.arange(2 * m), m)
     opposite[row, x] = row[other] * states * width + x[other]
     position = (row * width + x).reshape(2, m).T.copy()
-    return PairLayout(
-        states,
-        variable,
-        slot_ptr,
-        pair,
-        sides,
-        opposite,
-        position,
-        block * width + lane,
-        group_ptr,
-    )
+    return PairLayout(states, variable, slot_ptr, pair, sides, opposite, position, block * width + lane, group_ptr)
 
 
-def _cut_blocks(
-    group: Ints, forward: Ints, degree: Ints, states: int
-) -> tuple[float, Ints, Ints, Ints, Ints]:
+def _cut_blocks(group: Ints, forward: Ints, degree: Ints, states: int) -> tuple[float, Ints, Ints, Ints, Ints]:
     """Cut each group's variables into blocks of one width, each with rows for forward and for other ends of pairs.
 
     The work of an update, variables in blocks, (B, W), the block and the lane of each, and the blocks of each group.
@@ -190,9 +174,7 @@ def _cut_blocks(
         return float((1 + ahead + behind).sum() * (width + _ROW_COST / states))
 
     widths = [w for w in _LANES if w <= max(2 * CHUNK, _ROW_ENTRIES // states**2)]
-    choices = [
-        (cost(w, order) * (1.0 + _SORTING * k), k, w) for k, order in enumerate(orders) for w in widths
-    ]
+    choices = [(cost(w, order) * (1.0 + _SORTING * k), k, w) for k, order in enumerate(orders) for w in widths]
     least, chosen, width = min(choices)
     order = orders[chosen]
     blocks_in = -(-sizes // width)

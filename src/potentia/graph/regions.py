@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.memory import check_memory
+from ..base.resources import check_memory
 from ..base.types import Ints, PotentiaError
 
 if TYPE_CHECKING:
@@ -150,18 +150,14 @@ def number_regions(graph: Graph) -> Regions:
         raise PotentiaError(
             f"the graph's regions name {entries} variables in all; inference can number {_NARROW}: use several graphs."
         )
-    check_memory(
-        _SCOPE_BYTES * entries, f"inference on {graph.n_variables} variables", "build several smaller graphs"
-    )
+    check_memory(_SCOPE_BYTES * entries, f"inference on {graph.n_variables} variables", "build several smaller graphs")
     for kind in graph.kinds:
         _check_strides(graph, kind)
     order = np.concatenate([np.full(len(s), s.shape[1], dtype=np.int64) for s in every])
     scope_ptr = np.concatenate([[0], np.cumsum(order)])
     flat = np.concatenate([s.ravel() for s in every]).astype(np.int64)
     stride = np.concatenate([_strides(graph.n_states[s]).ravel() for s in every]).astype(np.int64)
-    size = np.concatenate(
-        [graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every]
-    )
+    size = np.concatenate([graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every])
     region_of = np.repeat(np.arange(len(order)), order)
     single = np.empty(graph.n_variables, dtype=np.int64)
     is_single = order[region_of] == 1

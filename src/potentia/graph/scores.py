@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ..base.memory import borrow_like, check_memory
-from ..base.options import check_type
+from ..base.resources import borrow_like, check_memory
 from ..base.types import (
     ArrayLike,
     Floats,
     InfeasibleError,
     Ints,
     PotentiaError,
+    check_type,
     plain_array,
     real_numbers,
     warn_caller,
@@ -73,9 +73,7 @@ class Scores:
                 check_dense(graph, name, term)
                 self.dense[name] = term
             elif name not in graph.scopes:
-                raise PotentiaError(
-                    f"theta names kind {name!r}, but the graph's kinds are {list(graph.kinds)}."
-                )
+                raise PotentiaError(f"theta names kind {name!r}, but the graph's kinds are {list(graph.kinds)}.")
         self.graph = graph
         self.regions: Regions = graph.regions
         #: Whether all regions of two and more variables were given in single precision, which is then enough for
@@ -180,9 +178,7 @@ class Scores:
         kind = self.graph.kinds[number]
         if kind in self.weighted:
             weighted = self.weighted[kind]
-            return (
-                weighted.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * weighted.unit
-            )
+            return weighted.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * weighted.unit
         values, offset = self.kind(kind, widen=False)
         start = offset[region - r.kind_ptr[number]]
         return values[start : start + r.size[region]].reshape(shape).astype(np.float64)
@@ -239,9 +235,7 @@ class Scores:
         at_observed = padded[clamped, observed[clamped]]
         if np.any(at_observed == -np.inf):
             bad = int(clamped[np.flatnonzero(at_observed == -np.inf)[0]])
-            raise InfeasibleError(
-                f"variable {bad} is observed in state {observed[bad]}, which its scores forbid."
-            )
+            raise InfeasibleError(f"variable {bad} is observed in state {observed[bad]}, which its scores forbid.")
         padded[clamped] = -np.inf
         padded[clamped, observed[clamped]] = at_observed
         return padded
@@ -394,9 +388,7 @@ def check_labels(graph: Graph, labels: ArrayLike, name: str = "labels") -> Ints:
     bad = np.flatnonzero((y < -1) | (y >= graph.n_states))
     if bad.size:
         i = int(bad[0])
-        raise PotentiaError(
-            f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}."
-        )
+        raise PotentiaError(f"{name}[{i}] = {y[i]} is not a state of variable {i}, which has {graph.n_states[i]}.")
     return y
 
 
@@ -413,9 +405,7 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
         raise PotentiaError("observed must map each variable's number to the number of its state.")
     for variable, state in zip(variables, values, strict=True):
         if not 0 <= variable < graph.n_variables:
-            raise PotentiaError(
-                f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}."
-            )
+            raise PotentiaError(f"observed names variable {variable}; the graph has 0..{graph.n_variables - 1}.")
         if not 0 <= state < graph.n_states[variable]:
             raise PotentiaError(
                 f"observed state {state} of variable {variable} is outside 0..{graph.n_states[variable] - 1}."

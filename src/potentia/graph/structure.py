@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from ..base.html import facts_table
-from ..base.options import check_count
 from ..base.saving import digest_of
 from ..base.types import (
     ArrayLike,
     Floats,
     Ints,
     PotentiaError,
+    check_count,
     lazy,
     plain_array,
     shown,
@@ -28,17 +29,7 @@ from ..base.types import (
 from . import builders
 from .forests import Forests, average_forests, default_weights, has_no_loop
 from .layout import PairLayout, find_neighbours, group_variables, lay_out_pairs, walk
-from .regions import (
-    RULES,
-    Bonds,
-    RegionLinks,
-    Regions,
-    Stars,
-    find_bonds,
-    find_links,
-    find_stars,
-    number_regions,
-)
+from .regions import RULES, Bonds, RegionLinks, Regions, Stars, find_bonds, find_links, find_stars, number_regions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -210,10 +201,7 @@ class Graph:
             back = scopes[:, 0] > scopes[:, 1] if scopes.shape[1] == 2 else np.zeros(0, dtype=bool)
             if not back.any() or 2 * np.count_nonzero(back) != len(back):
                 continue
-            forward, reverse = (
-                np.sort(scopes[~back] @ [self.n_variables, 1]),
-                scopes[back] @ [1, self.n_variables],
-            )
+            forward, reverse = (np.sort(scopes[~back] @ [self.n_variables, 1]), scopes[back] @ [1, self.n_variables])
             if np.array_equal(forward, np.sort(reverse)):
                 i, j = scopes[back][0].tolist()
                 warn_caller(
@@ -238,14 +226,15 @@ class Graph:
         """Kinds of two or more variables that have regions."""
         return [kind for kind, scope in self.scopes.items() if scope.shape[1] > 1 and len(scope)]
 
-    def region_slice(self, kind: str) -> slice:
-        """Where the regions of a kind are in the `Regions` numbering."""
-        number = self.kinds.index(kind)
-        return slice(*self.regions.kind_ptr[number : number + 2].tolist())
+    @lazy
+    def region_slices(self) -> dict[str, slice]:
+        """Where the regions of each kind are in the `Regions` numbering."""
+        ptr = self.regions.kind_ptr.tolist()
+        return {kind: slice(*ends) for kind, ends in zip(self.kinds, pairwise(ptr), strict=True)}
 
     def table_sizes(self, kind: str) -> Ints:
         """Number of entries of every table of a kind, shape (n_regions,)."""
-        return self.regions.size[self.region_slice(kind)]
+        return self.regions.size[self.region_slices[kind]]
 
     def table_index(self, kind: str, labels: Ints) -> Ints:
         """Index of each region's configuration in its C-ordered table, (n_regions,)."""
@@ -273,9 +262,7 @@ class Graph:
     @lazy
     def _shared_shapes(self) -> dict[str, tuple[int, ...] | None]:
         shapes = {kind: self.table_shapes(kind) for kind in self.kinds}
-        return {
-            kind: tuple(s[0].tolist()) if len(s) and np.all(s == s[0]) else None for kind, s in shapes.items()
-        }
+        return {kind: tuple(s[0].tolist()) if len(s) and np.all(s == s[0]) else None for kind, s in shapes.items()}
 
     @lazy
     def digest(self) -> str:
@@ -389,9 +376,7 @@ class Graph:
         shown = ", ".join(f"{n} with {k} states" for k, n in zip(states[:8], count[:8], strict=True))
         facts = {"variables": f"{shown}, ..." if len(states) > 8 else shown}
         for kind, scopes in self.scopes.items():
-            facts[f"regions {kind!r}"] = (
-                f"{len(scopes)} of {scopes.shape[1]} variable{'s' * (scopes.shape[1] > 1)}"
-            )
+            facts[f"regions {kind!r}"] = f"{len(scopes)} of {scopes.shape[1]} variable{'s' * (scopes.shape[1] > 1)}"
         return facts_table("Graph", facts)
 
 
@@ -406,9 +391,7 @@ def _length(n: Any) -> int:
 def _check_states(n_states: ArrayLike) -> Ints:
     states = whole_numbers(n_states, "n_states")
     if states.ndim != 1:
-        raise PotentiaError(
-            f"n_states must be one-dimensional, one entry per variable, not of shape {states.shape}."
-        )
+        raise PotentiaError(f"n_states must be one-dimensional, one entry per variable, not of shape {states.shape}.")
     if len(states) == 0:
         raise PotentiaError("a graph needs at least one variable; n_states is empty.")
     if states.min() < 1:
@@ -425,9 +408,7 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     except PotentiaError as error:
         if "differ in length" not in str(error):
             raise
-        raise PotentiaError(
-            f"regions[{kind!r}] mixes scopes of different orders; use one kind per order."
-        ) from None
+        raise PotentiaError(f"regions[{kind!r}] mixes scopes of different orders; use one kind per order.") from None
     if array.size == 0:
         return _frozen(np.zeros((0, array.shape[1] if array.ndim == 2 else 0), dtype=np.int64))
     if array.ndim != 2:
@@ -486,9 +467,7 @@ def _check_singles(graph: Graph) -> None:
     if count.max() > 1:
         bad = int(np.argmax(count))
         names = ", ".join(repr(kind) for kind, s in singles if bad in s)
-        raise PotentiaError(
-            f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores."
-        )
+        raise PotentiaError(f"variable {bad} has {count[bad]} single-variable regions (in {names}); add their scores.")
 
 
 def _frozen(values: Ints) -> Ints:

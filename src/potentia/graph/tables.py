@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..base.options import check_choice
-from ..base.types import Floats, Ints, PotentiaError, real_number, real_numbers, shown
+from ..base.types import Floats, Ints, PotentiaError, check_choice, real_number, real_numbers, shown
 from ..kernels import permutohedral as lattice_kernels
 from ..kernels.tables import LARGEST
 from .structure import Graph
@@ -113,9 +112,7 @@ def check_weighted(graph: Graph, kind: str, value: WeightedTable) -> Weighted:
             f"theta[{kind!r}] is {name}, which needs pairs of variables that all have one number of states."
         )
     if value.weight is None:
-        raise PotentiaError(
-            f"theta[{kind!r}] is {name} without a weight: give a number, or one number per pair."
-        )
+        raise PotentiaError(f"theta[{kind!r}] is {name} without a weight: give a number, or one number per pair.")
     weight = real_numbers(value.weight, f"the weight of theta[{kind!r}]")
     if weight.shape not in ((), (n,)):
         raise PotentiaError(
@@ -185,9 +182,7 @@ class DenseGaussian:
                 f"features must be finite numbers, (n_variables, d), not of shape {self.features.shape}."
             )
         if np.abs(self.features).max(initial=0.0) > 1e6:
-            raise PotentiaError(
-                "features must be below 1e6: divide them by the kernel's standard deviations."
-            )
+            raise PotentiaError("features must be below 1e6: divide them by the kernel's standard deviations.")
         self.weight = real_number(weight, "weight")
         if not np.isfinite(self.weight):
             raise PotentiaError(f"weight must be a finite number, not {shown(weight)}.")
@@ -211,7 +206,7 @@ class DenseGaussian:
         return len(self.features) <= _FEW if self.exact is None else self.exact
 
     def multiply(self, values: Floats, transposed: bool = False) -> Floats:
-        """sum_j k(i, j) values(j) over all other variables j, for values (n, C)."""
+        """The sum of k(i, j) values[j] over all other variables j, for every variable i; values (n, C)."""
         scaled: Floats = self._scale * self._filter(self._scale * values, transposed)
         return scaled
 
@@ -277,13 +272,7 @@ def _lattice(features: Floats) -> Callable[[Floats, bool], Floats]:
 
 
 def _filtered(
-    vertex: Ints,
-    weight: Floats,
-    beside: Ints,
-    response: Floats,
-    scale: float,
-    values: Floats,
-    transposed: bool,
+    vertex: Ints, weight: Floats, beside: Ints, response: Floats, scale: float, values: Floats, transposed: bool
 ) -> Floats:
     values = np.ascontiguousarray(values)
     shape = (beside.shape[1] + 1, values.shape[1])
@@ -308,9 +297,7 @@ def check_dense(graph: Graph, name: str, term: DenseGaussian) -> None:
         )
     n, states = graph.n_variables, graph.n_states
     if len(term.features) != n:
-        raise PotentiaError(
-            f"theta[{name!r}] has features of {len(term.features)} variables, but the graph has {n}."
-        )
+        raise PotentiaError(f"theta[{name!r}] has features of {len(term.features)} variables, but the graph has {n}.")
     if np.any(states != states[0]):
         raise PotentiaError(f"theta[{name!r}] is a DenseGaussian, which needs one number of states.")
     if term.compatibility is not None and len(term.compatibility) != states[0]:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.files import check_pieces, read_text, replacing
-from ..base.memory import check_memory
-from ..base.options import check_choice, check_type
-from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, shown
+from ..base.resources import check_memory
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_choice, check_type, shown
 from .factors import join_factors
 from .regions import Narrow
 from .scores import Scores
@@ -96,9 +95,7 @@ class FileWords:
     def finish(self) -> None:
         """Refuse anything that is left."""
         if len(self):
-            raise self.error(
-                f"{len(self)} entries follow the end of the data, first {self._words[self._at][:40]!r}"
-            )
+            raise self.error(f"{len(self)} entries follow the end of the data, first {self._words[self._at][:40]!r}")
 
 
 def _is_number(word: str) -> bool:
@@ -155,17 +152,13 @@ def _read_factors(tokens: FileWords) -> tuple[list[int], list[tuple[list[int], F
         raise tokens.error(f"variable {n_states.index(0)} has 0 states")
     n_factors = tokens.integer("the number of factors")
     scopes = [_read_scope(tokens, f, n) for f in range(n_factors)]
-    factors = [
-        (scope, _read_table(tokens, f, tuple(n_states[v] for v in scope))) for f, scope in enumerate(scopes)
-    ]
+    factors = [(scope, _read_table(tokens, f, tuple(n_states[v] for v in scope))) for f, scope in enumerate(scopes)]
     tokens.finish()
     return n_states, factors
 
 
 def _read_scope(tokens: FileWords, f: int, n: int) -> list[int]:
-    scope = tokens.integers(
-        tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}"
-    )
+    scope = tokens.integers(tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}")
     if scope and max(scope) >= n:
         raise tokens.error(f"factor {f} names variable {max(scope)}; the model has 0..{n - 1}")
     if len(scope) > 64:
@@ -200,18 +193,14 @@ def read_evidence(path: FilePath) -> dict[int, int]:
     if len(tokens) % 2 == 0 and len(tokens):
         n_sets = tokens.integer("the number of evidence sets")
         if n_sets != 1:
-            raise tokens.error(
-                f"the file starts with {n_sets}, which fits neither layout of one set of evidence"
-            )
+            raise tokens.error(f"the file starts with {n_sets}, which fits neither layout of one set of evidence")
     count = tokens.integer("the number of observed variables")
     pairs = tokens.integers(2 * count, "the list of observed variables and states")
     tokens.finish()
     evidence: dict[int, int] = {}
     for variable, state in zip(pairs[::2], pairs[1::2], strict=True):
         if evidence.setdefault(variable, state) != state:
-            raise tokens.error(
-                f"variable {variable} is observed in two states, {evidence[variable]} and {state}"
-            )
+            raise tokens.error(f"variable {variable} is observed in two states, {evidence[variable]} and {state}")
     return evidence
 
 
@@ -317,9 +306,7 @@ def read_result(path: FilePath) -> UaiResult:
         result = UaiResult(task, log10_partition=float(tokens.floats(1, "log10 Z")[0]))
     elif task == "MAR":
         n = tokens.integer("the number of variables")
-        rows = [
-            tokens.floats(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)
-        ]
+        rows = [tokens.floats(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)]
         width = max((len(row) for row in rows), default=0)
         check_memory(
             8 * n * width,

@@ -46,9 +46,7 @@ class Union:
         """This kind's scopes of every part, in the union's variable numbers."""
         orders = {g.scopes[kind].shape[1] for g in self.parts if kind in g.scopes and len(g.scopes[kind])}
         if len(orders) > 1:
-            raise PotentiaError(
-                f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs."
-            )
+            raise PotentiaError(f"kind {kind!r} has regions of {sorted(orders)} variables in different graphs.")
         empty = np.zeros((0, orders.pop() if orders else 0), dtype=np.int64)
         return [
             g.scopes[kind] + start if kind in g.scopes and len(g.scopes[kind]) else empty
@@ -63,13 +61,9 @@ class Union:
         if len(tables) != len(self.parts):
             raise PotentiaError(f"{len(tables)} sets of tables for {len(self.parts)} graphs.")
         for g, theta in zip(self.parts, tables, strict=True):
-            unknown = (
-                [kind for kind in theta if kind not in g.scopes] if isinstance(theta, Mapping) else [theta]
-            )
+            unknown = [kind for kind in theta if kind not in g.scopes] if isinstance(theta, Mapping) else [theta]
             if unknown:
-                raise PotentiaError(
-                    f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}."
-                )
+                raise PotentiaError(f"tables name kind {unknown[0]!r}, but the graph's kinds are {list(g.kinds)}.")
         joined: dict[str, Any] = {}
         for kind in self.graph.kinds:
             weighted = join_weighted([t.get(kind) for t in tables], np.diff(self.region_ptr[kind]).tolist())

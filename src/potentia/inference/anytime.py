@@ -10,9 +10,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..base.memory import available_memory
-from ..base.options import check_count, check_positive, check_share
-from ..base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints
+from ..base.resources import available_memory
+from ..base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.elimination import send_labels
@@ -273,9 +272,7 @@ class _Task:
         """Exact elimination given each joint state of a few variables, added up; False where that takes too long."""
         if 4 * _UP * order.total > self.clock.left:
             return False
-        cutset = choose_cutset(
-            joined, order, self.memory / 8.0, self.clock.left / (2 * _UP), self.method.seed
-        )
+        cutset = choose_cutset(joined, order, self.memory / 8.0, self.clock.left / (2 * _UP), self.method.seed)
         return cutset is not None and self._eliminate_each(cutset)
 
     def _eliminate_each(self, cutset: Cutset) -> bool:

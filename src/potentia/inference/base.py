@@ -71,9 +71,7 @@ class Result:
         """The result of marginals of all regions, one after another in the `Regions` numbering."""
         singles = all_singles(scores, flat, np.cumsum(scores.regions.size) - scores.regions.size)
         marginals = marginals_by_kind(scores, flat)
-        return cls(
-            graph=scores.graph, scores=scores, marginals=marginals, variable_marginals=singles, **facts
-        )
+        return cls(graph=scores.graph, scores=scores, marginals=marginals, variable_marginals=singles, **facts)
 
     @property
     def log_partition(self) -> float:
@@ -143,12 +141,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        bounds = {
-            "exact": "exact",
-            "upper": "an upper bound",
-            "lower": "a lower bound",
-            "estimate": "an estimate",
-        }
+        bounds = {"exact": "exact", "upper": "an upper bound", "lower": "a lower bound", "estimate": "an estimate"}
         facts = {
             "graph": repr(self.graph),
             self.target.replace("_", " "): f"{self.value:.6g}, {bounds[self.bound]}",
@@ -306,8 +299,5 @@ def all_singles(scores: Scores, flat: Floats, start: Ints) -> Floats:
 def marginals_by_kind(scores: Scores, flat: Floats) -> dict[str, Floats | list[Floats]]:
     """Marginals per kind from those of all regions, one after another in the `Regions` numbering."""
     graph, start = scores.graph, np.concatenate([[0], np.cumsum(scores.regions.size)])
-    rows = {kind: graph.region_slice(kind) for kind in graph.kinds}
-    return {
-        kind: graph.shape_tables(kind, flat[start[r.start] : start[r.stop]].copy())
-        for kind, r in rows.items()
-    }
+    rows = {kind: graph.region_slices[kind] for kind in graph.kinds}
+    return {kind: graph.shape_tables(kind, flat[start[r.start] : start[r.stop]].copy()) for kind, r in rows.items()}

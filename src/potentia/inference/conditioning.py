@@ -12,7 +12,7 @@ from ..base.types import Bools, Floats, Ints
 from ..graph.scores import Scores
 from ..kernels.elimination import send_down
 from ..kernels.minibucket import send_nodes
-from ..kernels.ordering import order_cliques
+from ..kernels.traversal import order_cliques
 from .clock import Clock
 from .elimination import EliminationPlan, Order
 from .order_search import Interactions, first_order, search_orders, trials, without
@@ -42,9 +42,7 @@ def clamped(allowed: Bools, variables: Ints, states: tuple[int, ...]) -> Bools:
     return narrow
 
 
-def choose_cutset(
-    joined: Interactions, order: Order, entries: float, work: float, seed: int
-) -> Cutset | None:
+def choose_cutset(joined: Interactions, order: Order, entries: float, work: float, seed: int) -> Cutset | None:
     """Variables in the largest cliques, one after another, until messages have at most `entries`.
 
     None if all joint states together take more than `work` table entries.
@@ -90,9 +88,7 @@ def send_up_timed(
             return store, peaks, clock.now - begun
         first = last
         spent, done = clock.now - begun, ends[first - 1] / ends[-1]
-        if done < 1.0 and (
-            clock.left <= 0 or (done > 0.05 and spent * (1.0 - done) / done > 0.95 * clock.left)
-        ):
+        if done < 1.0 and (clock.left <= 0 or (done > 0.05 and spent * (1.0 - done) / done > 0.95 * clock.left)):
             return None
     return store, peaks, clock.now - begun
 

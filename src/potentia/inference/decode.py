@@ -9,9 +9,9 @@ import numpy as np
 
 from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
-from ..kernels import labelling, rounding, support
+from ..kernels import labelling, rounding
 from ..kernels import labelling as kernels
-from ..kernels.support import find_hard
+from ..kernels.rounding import find_hard
 from .base import Result
 from .forest import best_labels
 
@@ -128,8 +128,7 @@ class _Climb:
         self.hard = np.zeros(len(scores.regions.size), dtype=np.bool_)
         if any(scores.bounds(kind) is None for kind in scores.graph.clique_kinds):
             find_hard(*self.flat, self.hard)
-        self.round = rounding.round_pairs if scores.graph.max_order <= 2 else rounding.round_in_order
-        self.rounding_room = rounding.scratch(self.allowed.shape[1])
+        self.rounding_room = np.zeros((rounding.ROOM, self.allowed.shape[1]))
         self.search_room = kernels.scratch(*self.allowed.shape)
         self.impossible = False
         self.work = 0
@@ -176,7 +175,7 @@ class _Climb:
         order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
         labels = np.zeros(len(q), dtype=np.int64)
         if not (self.hard.any() and self._allowed_labelling(q, order, labels)):
-            self.round(*self.flat, q, order, labels, self.rounding_room)
+            rounding.round_in_order(*self.flat, q, order, labels, self.rounding_room)
         return labels
 
     def _allowed_labelling(self, q: Floats, order: Ints, labels: Ints) -> bool:
@@ -187,19 +186,17 @@ class _Climb:
         weight = np.where(self.allowed, np.maximum(q, _LEAST), 0.0)
         for k in range(0 if self.impossible else _RESTARTS):
             limit = (_DEAD_ENDS + len(order) // 20) << k
-            outcome = support.find_labelling(
+            outcome = rounding.find_labelling(
                 *self.flat, self.hard, weight.copy(), rank, conflict, limit, labels, self.rounding_room
             )
-            if outcome != support.STOPPED:
-                self.impossible = outcome == support.IMPOSSIBLE
+            if outcome != rounding.STOPPED:
+                self.impossible = outcome == rounding.IMPOSSIBLE
                 return not self.impossible
         return False
 
     def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
         """See `kicked`."""
-        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(
-            axis=1, keepdims=True
-        )
+        weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(axis=1, keepdims=True)
         rate = np.where(self.allowed, weight, 0.0)
         best = self._repaired(best, rate, seed)
         regions = self.flat[0]

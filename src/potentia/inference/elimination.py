@@ -14,8 +14,8 @@ from ..graph.regions import Regions
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from ..kernels.elimination import send_down, send_labels, send_up
-from ..kernels.ordering import greedy_order, order_cliques
-from ..kernels.support import kept_entries, prune_states
+from ..kernels.rounding import kept_entries, prune_states
+from ..kernels.traversal import greedy_order, order_cliques
 from .base import Result
 
 # Tables beyond this size are hopeless: the search stops there and the width is only bounded from below.
@@ -103,17 +103,9 @@ def quick_order(card: Ints, ptr: Ints, neighbour: Ints, cutoff: float) -> Order:
 
 
 def _greedy(
-    ptr: Ints,
-    neighbour: Ints,
-    states: Floats,
-    weight: Floats,
-    noise: Floats,
-    by_fill: bool,
-    cutoff: float = _CUTOFF,
+    ptr: Ints, neighbour: Ints, states: Floats, weight: Floats, noise: Floats, by_fill: bool, cutoff: float = _CUTOFF
 ) -> Order:
-    order, largest, total, members, widest = greedy_order(
-        ptr, neighbour, states, weight, noise, by_fill, cutoff
-    )
+    order, largest, total, members, widest = greedy_order(ptr, neighbour, states, weight, noise, by_fill, cutoff)
     return Order(order, largest, total, int(members), int(widest) - 1)
 
 
@@ -122,9 +114,7 @@ def _breadth_first(ptr: Ints, neighbour: Ints, states: Floats) -> Order:
     return follow_order(states, ptr, neighbour, walk(ptr, neighbour)[0], _CUTOFF)
 
 
-def follow_order(
-    card: Ints | Floats, ptr: Ints, neighbour: Ints, order: Ints, cutoff: float = np.inf
-) -> Order:
+def follow_order(card: Ints | Floats, ptr: Ints, neighbour: Ints, order: Ints, cutoff: float = np.inf) -> Order:
     """What a given order of all variables 0..n-1 costs; arguments as in `find_order`."""
     position = np.empty(len(card))
     position[order] = np.arange(len(card))
@@ -212,9 +202,7 @@ def plan(scores: Scores, max_table: int = MAX_TABLE) -> EliminationPlan:
     prune_states(scores.regions, *scores.flat(), allowed)
     empty = np.flatnonzero(~allowed.any(axis=1))
     if len(empty):
-        raise InfeasibleError(
-            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}."
-        )
+        raise InfeasibleError(f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}.")
     known = _known_plans(scores.graph)
     key = np.packbits(allowed).tobytes()
     made = known.get(key)
@@ -297,9 +285,7 @@ def _program(card: Ints, clique_ptr: Ints, clique: Ints, factor_ptr: Ints, facto
     source = np.concatenate([np.arange(n_factors), n_factors + inner])
     by = np.argsort(bucket, kind="stable")
     source_ptr = np.concatenate([[0], np.cumsum(np.bincount(bucket, minlength=n))])
-    size = np.concatenate(
-        [_products(card[factor_scope], factor_ptr), _products(card[clique], clique_ptr) // card]
-    )
+    size = np.concatenate([_products(card[factor_scope], factor_ptr), _products(card[clique], clique_ptr) // card])
     offset = np.concatenate([[0], np.cumsum(size)])
     scope = np.concatenate([factor_scope, clique[~eliminated]])
     parts = (card, clique_ptr, clique, source_ptr, source[by], offset, scope_ptr, scope)

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..base.memory import borrow
-from ..base.threads import cut_ranges, map_items, pooled, run_team, teams_pay
+from ..base.resources import borrow, cut_ranges, map_items, pooled, run_team, teams_pay
 from ..base.types import Floats, Ints, PotentiaError, shown
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
@@ -115,9 +114,7 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
     linked = np.zeros(len(counting), dtype=bool)
     linked[parent] = linked[child] = True
     # a region on its own needs c > 0 just the same: its marginal is softmax(theta / c)
-    low = np.flatnonzero(
-        (total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (graph.regions.order == 1))
-    )
+    low = np.flatnonzero((total <= _ZERO * np.abs(counting).max(initial=0.0)) & (linked | (graph.regions.order == 1)))
     if low.size:
         raise PotentiaError(
             f"the counting numbers of the region on variables {_scope(graph, low[0])} and its parents sum to "
@@ -318,9 +315,7 @@ def pieces(first: int, last: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, last)) for start in range(first, last, size)]
 
 
-def drive(
-    engine: Engine, iterations: int, tol: float, tape: Tape | None = None, adapt: bool = False
-) -> Outcome:
+def drive(engine: Engine, iterations: int, tol: float, tape: Tape | None = None, adapt: bool = False) -> Outcome:
     """Iterate (every message once per iteration) until the largest change of a marginal is below `tol`.
 
     Schedules that alternate or are random count the last two iterations: what is updated last in one may be updated
@@ -414,9 +409,7 @@ def iterate(engine: Engine, done: int, many: int = 1, watch: bool = True) -> Flo
     changes = [
         by_thread
         for lists in rounds
-        for by_thread in run_lists(
-            lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team)
-        )
+        for by_thread in run_lists(lists, lambda units, team: engine.sweep(units, many, watch=watch, team=team))
     ]
     return np.maximum.reduce(changes)
 
@@ -434,9 +427,7 @@ def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
         return [[np.random.default_rng([engine.seed, done]).permutation(n)]]
     if engine.threads > 1 and (team := team_size(engine, many)) > 1:
         shares = zip(*(cut_ranges(a, b, team) for a, b in pairwise(ptr.tolist())), strict=True)
-        return [
-            [np.concatenate([np.append(np.arange(*ends), BARRIER) for ends in share]) for share in shares]
-        ]
+        return [[np.concatenate([np.append(np.arange(*ends), BARRIER) for ends in share]) for share in shares]]
     back = schedule in ("sequential", "tree") and done % 2 == 1
     threads = engine.group_threads
     if threads == 1 or many > 1 or pooled():

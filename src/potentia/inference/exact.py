@@ -8,8 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..base.options import check_count
-from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_count
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.forest import descend
@@ -94,12 +93,7 @@ class Exact(Inference):
         return elimination.sample(scores, n, rng, self.max_table)
 
     def k_best(
-        self,
-        graph: Graph,
-        theta: Mapping[str, ArrayLike],
-        k: int,
-        *,
-        observed: ArrayLike | None = None,
+        self, graph: Graph, theta: Mapping[str, ArrayLike], k: int, *, observed: ArrayLike | None = None
     ) -> Ranking:
         """The k labellings of highest score of a chain or forest; fewer if no more are allowed.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.memory import borrow, borrow_zeros
+from ..base.resources import borrow, borrow_zeros
 from ..base.types import Floats, Ints
 from ..graph.cotangents import Tables, add_singles, split_pairs
 from ..graph.scores import Scores, pair_tables

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..base.options import check_count, check_share
-from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_count, check_share
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels import sampling as kernels
@@ -77,9 +76,7 @@ class Gibbs(Inference):
             messages=np.array(ends),
         )  # fmt: skip
 
-    def sample(
-        self, graph: Graph, theta: Mapping[str, ArrayLike], n: int, observed: ArrayLike | None = None
-    ) -> Ints:
+    def sample(self, graph: Graph, theta: Mapping[str, ArrayLike], n: int, observed: ArrayLike | None = None) -> Ints:
         """n labellings, (n, n_variables): in turn from each chain, `thin` sweeps apart after `burn_in`."""
         scores = Scores(graph, theta, observed)
         draws = np.empty((n, graph.n_variables), dtype=np.int64)

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..base.options import check_count, check_share
-from ..base.types import Floats, InfeasibleError, Ints, PotentiaError, shown
+from ..base.types import Floats, InfeasibleError, Ints, PotentiaError, check_count, check_share, shown
 from ..graph.regions import RegionLinks, Regions, runs
 from ..graph.scores import Scores, score_labels, score_size
 from .base import Inference, Result, all_singles
@@ -42,9 +41,7 @@ class LinearProgram(Inference):
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise PotentiaError(
-                f"method must be one of {', '.join(map(repr, METHODS))}, not {shown(self.method)}."
-            )
+            raise PotentiaError(f"method must be one of {', '.join(map(repr, METHODS))}, not {shown(self.method)}.")
         if self.iterations is not None:
             check_count("iterations", self.iterations, 1)
         check_share("tol", self.tol)

@@ -8,10 +8,8 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from ..base.memory import borrow
-from ..base.options import check_count, check_share
-from ..base.threads import map_ranges, thread_count
-from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
+from ..base.resources import borrow, map_ranges, thread_count
+from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError, check_count, check_share
 from ..graph.layout import adjacency
 from ..graph.regions import Stars
 from ..graph.scores import Scores
@@ -98,18 +96,15 @@ class MeanFieldEngine(Engine):
         np.maximum(self.theta, kernels.FORBIDDEN, out=self.theta)
         #: Regions with separate tables.
         self.written = _written(scores)
-        self.stars = _stars_of(scores, self.written)
-        self.pair_at = self.at[self.stars.pair]
-        self.links = weighted_links(scores)
+        self.links, stars = weighted_links(scores), _stars_of(scores, self.written)
+        self.model = kernels.MeanFieldModel(scores.regions, stars, self.links, self.theta, self.at, self.at[stars.pair])
         self.variables, self.group_ptr = scores.graph.variable_groups(layout_order(self.schedule))
         # with Gaussian terms an iteration is one call
         if len(self.variables) >= _PARALLEL_WORK * (len(self.group_ptr) - 1) and not scores.dense:
             self.group_threads = self.threads
         if scores.dense:
             #: Where single scores lie in `theta`, (n, states), and what they are.
-            self.singles_at: Ints = self.at[scores.regions.single][:, None] + np.arange(
-                scores.singles.shape[1]
-            )
+            self.singles_at: Ints = self.at[scores.regions.single][:, None] + np.arange(scores.singles.shape[1])
             self.base: Floats = self.theta[self.singles_at]
         self.q = self._first_guess()
         spread_all(self.links, self.q)
@@ -123,9 +118,7 @@ class MeanFieldEngine(Engine):
             return softmax(self.base) if scores.dense else allowed / allowed.sum(axis=1, keepdims=True)
         labels = feasible_labelling(scores)
         if labels is None:
-            raise InfeasibleError(
-                "mean field needs a labelling with a finite score to start from, and found none."
-            )
+            raise InfeasibleError("mean field needs a labelling with a finite score to start from, and found none.")
         return (np.arange(allowed.shape[1]) == labels[:, None]).astype(float)
 
     @property
@@ -158,11 +151,7 @@ class MeanFieldEngine(Engine):
         """Coordinate ascent over the variables at these positions, once in this order."""
         if self.scores.dense:
             self.theta[self.singles_at] = self.base + self.dense_field()
-        change = kernels.sweep_variables(
-            self.scores.regions, self.stars, self.links, self.theta, self.at, self.pair_at, self.variables[units],
-            self.q,
-        )  # fmt: skip
-        return np.array([change])
+        return np.array([kernels.sweep_variables(self.model, self.variables[units], self.q)])
 
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
@@ -188,7 +177,7 @@ def product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats |
     """Marginals of a kind under the product distribution q (n, states)."""
     if graph.scopes[kind].shape[1] <= 1 or not len(graph.scopes[kind]):
         return single_tables(graph, kind, q)
-    regions, rows = graph.regions, graph.region_slice(kind)
+    regions, rows = graph.regions, graph.region_slices[kind]
     first, last = rows.start, rows.stop
     size = regions.size[first:last]
     start, flat = np.cumsum(size) - size, borrow((int(size.sum()),))
@@ -203,7 +192,7 @@ def _written(scores: Scores) -> Bools:
     """Regions whose tables are written out, in the `Regions` numbering."""
     written = np.ones(len(scores.regions.size), dtype=np.bool_)
     for kind in scores.weighted:
-        written[scores.graph.region_slice(kind)] = False
+        written[scores.graph.region_slices[kind]] = False
     return written
 
 
@@ -291,9 +280,7 @@ class MeanField(Inference):
             engine.record(tape.slots, 0)
         read = engine.read(cliques)
         if read.value < HOPELESS:
-            raise InfeasibleError(
-                "mean field started from marginals that put weight on forbidden configurations."
-            )
+            raise InfeasibleError("mean field started from marginals that put weight on forbidden configurations.")
         bound = engine.entropy.bound if all(term.is_exact for term in scores.dense.values()) else "estimate"
         best = Result.mpm if scores.dense else best_labelling
         return Result.of(scores, outcome, read, bound=bound, target=engine.entropy.target, best=best)

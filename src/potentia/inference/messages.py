@@ -9,25 +9,24 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ..base.options import check_count, check_share
-from ..base.threads import thread_count
-from ..base.types import ArrayLike, Floats, PotentiaError, real_number, real_numbers
+from ..base.resources import thread_count
+from ..base.types import (
+    ArrayLike,
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_share,
+    real_number,
+    real_numbers,
+)
 from ..graph.forests import certified
+from ..graph.regions import RULES
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import (
-    Entropy,
-    Tape,
-    bethe,
-    check_schedule,
-    drive,
-    kikuchi,
-    layout_order,
-    settle,
-    star_entropy,
-)
+from .engine import Entropy, Tape, bethe, check_schedule, drive, kikuchi, layout_order, settle, star_entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
@@ -142,9 +141,7 @@ class MessagePassingMethod(Inference):
         engine.set_messages(np.where(dead, 0.0, start.messages))
         return engine
 
-    def solve(
-        self, engine: PairEngine | RegionEngine, tape: Tape | None = None, cliques: bool = True
-    ) -> Result:
+    def solve(self, engine: PairEngine | RegionEngine, tape: Tape | None = None, cliques: bool = True) -> Result:
         """Message passing until the tolerance is met or the iterations run out, and what it gives."""
         scores, entropy, largest = engine.scores, engine.entropy, engine.scores.largest()
         # a gradient through iterations follows them as they are asked for
@@ -161,9 +158,7 @@ class MessagePassingMethod(Inference):
         if read is None or tape is not None:
             read = engine.read(cliques)
         # no fixed point has more: expected scores, and entropies times counting numbers
-        entropies = entropy.cached(
-            "largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size))
-        )
+        entropies = entropy.cached("largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size)))
         limit = 1.0 + len(entropy.counting) * largest + entropies
         diverged = not abs(read.value) <= (limit if outcome.converged else _FAR * limit)
         if nested:  # large messages of both signs may cancel in the value
@@ -366,20 +361,18 @@ def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float
 
 def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
     """A user's counting numbers: {kind: one number or one per region}; kinds left out and implicit singles get 0."""
+    check_choice("links", links, RULES)
     if not isinstance(counting, Mapping):
         raise PotentiaError(f"counting must map kinds to numbers, not be a {type(counting).__name__}.")
     values = np.zeros(len(graph.regions.size))
     for kind, numbers in counting.items():
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}."
-            )
+            raise PotentiaError(f"counting names kind {kind!r}, but the graph's kinds are {list(graph.kinds)}.")
         part = real_numbers(numbers, f"counting[{kind!r}]")
         rows = len(graph.scopes[kind])
         if part.ndim and part.shape != (rows,):
             raise PotentiaError(f"counting[{kind!r}] has shape {part.shape}; the kind has {rows} regions.")
         if not np.all(np.isfinite(part)):
             raise PotentiaError(f"counting[{kind!r}] must be finite.")
-        values[graph.region_slice(kind)] = part
-    graph.links(links)  # refuses an unknown rule
+        values[graph.region_slices[kind]] = part
     return Entropy(values, links, "log_partition", "estimate")

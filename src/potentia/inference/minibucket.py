@@ -12,7 +12,7 @@ import numpy as np
 from ..base.types import Bools, Floats, Ints
 from ..graph.scores import Scores
 from ..kernels.minibucket import draw_labels, match_moments, move_weights, send_moments, send_nodes
-from ..kernels.support import kept_entries
+from ..kernels.rounding import kept_entries
 from .elimination import Program, _factors, _products
 
 #: Entries of the table of a cost shift at most.
@@ -57,9 +57,7 @@ def factors_in_order(scores: Scores, allowed: Bools, order: Ints) -> Factors:
     np.add.at(entry, region_of[~loose], (regions.stride * kept[regions.scope, 0])[~loose])
     position = np.full(len(count), -1)
     position[order] = np.arange(len(order))
-    region, scope_ptr, scope, stride = _factors(
-        region_of[loose], position[regions.scope[loose]], regions.stride[loose]
-    )
+    region, scope_ptr, scope, stride = _factors(region_of[loose], position[regions.scope[loose]], regions.stride[loose])
     card = count[order]
     offset = np.concatenate([[0], np.cumsum(_products(card[scope], scope_ptr))])
     none = np.zeros(1, dtype=np.int64)
@@ -176,12 +174,7 @@ class MiniBuckets:
     """
 
     def __init__(
-        self,
-        factors: Factors,
-        split: Split,
-        summed: Bools | None = None,
-        cold: float = 0.0,
-        lower: bool = False,
+        self, factors: Factors, split: Split, summed: Bools | None = None, cold: float = 0.0, lower: bool = False
     ) -> None:
         self.factors, self.split = factors, split
         self.program, self._shift = _program(factors, split)
@@ -237,20 +230,13 @@ class MiniBuckets:
                 break
             send_moments(self.program, self.store, self.weight, self.peaks, *arguments)
             changed = True
-            match_moments(
-                self.program, self.store, self.weight, split.node_ptr, self._shift, moments, 0.5 * step
-            )
+            match_moments(self.program, self.store, self.weight, split.node_ptr, self._shift, moments, 0.5 * step)
             if self._sign > 0:
                 move_weights(self.weight, split.node_ptr, entropy, 0.1 * step)
             value_now = self.send(going)
             if value_now is not None and self._sign * (value_now - best) < 0.0:
                 gain = abs(value_now - best)
-                best, shifts, weight, changed = (
-                    value_now,
-                    self.store[begin:end].copy(),
-                    self.weight.copy(),
-                    False,
-                )
+                best, shifts, weight, changed = (value_now, self.store[begin:end].copy(), self.weight.copy(), False)
                 if gain < 1e-4 * (1.0 + 1e-3 * abs(best)):
                     break
                 continue
@@ -276,14 +262,7 @@ class MiniBuckets:
         log_weight = np.zeros(n)
         uniforms = rng.random(labels.shape)
         draw_labels(
-            self.program,
-            self.store,
-            self.weight,
-            self.peaks,
-            self.split.node_ptr,
-            uniforms,
-            labels,
-            log_weight,
+            self.program, self.store, self.weight, self.peaks, self.split.node_ptr, uniforms, labels, log_weight
         )
         return labels, log_weight
 

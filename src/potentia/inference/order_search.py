@@ -10,8 +10,8 @@ import numpy as np
 from ..base.types import Bools, InfeasibleError, Ints
 from ..graph.layout import walk
 from ..graph.scores import Scores
-from ..kernels.ordering import greedy_order
-from ..kernels.support import prune_states
+from ..kernels.rounding import prune_states
+from ..kernels.traversal import greedy_order
 from .elimination import Order, adjacency, follow_order
 
 #: Spread of the random factors of edge costs, one after another.
@@ -41,9 +41,7 @@ def allowed_states(scores: Scores) -> Bools:
     prune_states(scores.regions, *scores.flat(), allowed)
     empty = np.flatnonzero(~allowed.any(axis=1))
     if len(empty):
-        raise InfeasibleError(
-            f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}."
-        )
+        raise InfeasibleError(f"every labelling is forbidden: -inf scores rule out all states of variable {empty[0]}.")
     return allowed
 
 

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..base.memory import borrow, borrow_like, borrow_zeros
-from ..base.threads import map_ranges
+from ..base.resources import borrow, borrow_like, borrow_zeros, map_ranges
 from ..base.types import Bools, Floats, InfeasibleError, Ints
 from ..graph.layout import row_roles
 from ..graph.scores import Scores, pair_tables
@@ -93,9 +92,7 @@ class PairEngine(Engine):
         single = scores.single and not self.shared and order != "tree"
         self.single = single and len(self.pairs) > 0 and self._steepest <= SAFE_RANGE_SINGLE
         # tables given by weights are not written out
-        tables = (
-            (np.empty(0), np.empty(0, np.int64)) if self.profile.fields else pair_tables(scores, self.single)
-        )
+        tables = (np.empty(0), np.empty(0, np.int64)) if self.profile.fields else pair_tables(scores, self.single)
         #: Tables of all pairs as kernels read them.
         self.pair_scores = pair_kernels.PairScores(*tables, self.graph.n_states[self.pairs], self.count)
         self.layout = self.graph.pair_layout(order, self.shared)
@@ -192,9 +189,7 @@ class PairEngine(Engine):
         )
 
     def _steepness(self) -> float:
-        bounds: list[Any] = [
-            self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])
-        ]
+        bounds: list[Any] = [self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])]
         if None in bounds or not bounds:
             return math.inf if bounds else 0.0
         self._top = float(np.max(bounds))
@@ -204,10 +199,7 @@ class PairEngine(Engine):
         """Write the tables of rows that compute their own products, or of those that receive them."""
         if self.shared or self.profile.fields:
             return
-        n, rest = (
-            len(self.layout.variable),
-            (self.layout, self.pair_scores, self._high, receiving, self.blocks),
-        )
+        n, rest = (len(self.layout.variable), (self.layout, self.pair_scores, self._high, receiving, self.blocks))
         map_ranges(lambda a, b: pair_kernels.fill_tables(a, b, *rest), 0, n, self.pass_threads)
         if self._reversible and not receiving:
             self._fill(receiving=True)
@@ -221,9 +213,7 @@ class PairEngine(Engine):
             self._high = np.full(n, self._top)
             return float(self._high.sum())
         self._high, low_of, scores = np.empty(n), np.empty(n), self.pair_scores
-        map_ranges(
-            lambda a, b: pair_kernels.table_ranges(a, b, scores, self._high, low_of), 0, n, self.pass_threads
-        )
+        map_ranges(lambda a, b: pair_kernels.table_ranges(a, b, scores, self._high, low_of), 0, n, self.pass_threads)
         if not self.entropy.maximum:
             pair_kernels.choose_modes(self.layout, scores, self._high, low_of, blocks.mode)
         return float(self._high.sum())
@@ -307,9 +297,7 @@ class PairEngine(Engine):
     def _fill_shared(self) -> float:
         """Write the one table, seen from both sides; what it is lowered by, over all pairs."""
         states = self.layout.n_states
-        table = self.pair_scores.values.reshape(states, states) / (
-            1.0 if self.entropy.maximum else self.count[0]
-        )
+        table = self.pair_scores.values.reshape(states, states) / (1.0 if self.entropy.maximum else self.count[0])
         top = table.max()
         table = table - top
         if not self.entropy.maximum:
@@ -464,14 +452,7 @@ class PairEngine(Engine):
 
 
 def _pair_marginals(
-    scores: Scores,
-    count: Floats,
-    single: bool,
-    maximum: bool,
-    threads: int,
-    singles: Floats,
-    lam: Floats,
-    kind: str,
+    scores: Scores, count: Floats, single: bool, maximum: bool, threads: int, singles: Floats, lam: Floats, kind: str
 ) -> Floats | list[Floats]:
     """Marginals of a kind, softmax((theta_e + lam_e,i + lam_e,j) / c_e), or the indicator of the largest.
 

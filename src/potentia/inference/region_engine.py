@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.threads import map_ranges
+from ..base.resources import map_ranges
 from ..base.types import Floats, InfeasibleError, Ints
 from ..graph.layout import colours, levels
 from ..graph.structure import Graph, per_graph
@@ -136,24 +136,15 @@ class RegionEngine(Engine):
         if region >= 0:
             r = self.scores.regions
             scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
-            raise InfeasibleError(
-                f"no labelling has a finite score: variables {scope} are left without a state."
-            )
+            raise InfeasibleError(f"no labelling has a finite score: variables {scope} are left without a state.")
 
     def read(self, cliques: bool = True) -> Readout:
         """Marginals and value from the current messages."""
         g, r = self.regions, self.scores.regions
-        map_ranges(
-            lambda a, b: self.sweep(np.arange(a, b), write=False),
-            0,
-            len(self.units),
-            self.group_threads,
-        )
+        map_ranges(lambda a, b: self.sweep(np.arange(a, b), write=False), 0, len(self.units), self.group_threads)
         # summed here, so that the order does not depend on threads
         values = np.empty(len(r.size))
-        map_ranges(
-            lambda a, b: region_kernels.read_regions(g, a, b, values), 0, len(values), self.group_threads
-        )
+        map_ranges(lambda a, b: region_kernels.read_regions(g, a, b, values), 0, len(values), self.group_threads)
         singles = all_singles(self.scores, g.belief, g.belief_at)
         marginals = marginals_by_kind(self.scores, g.belief)
         return Readout(marginals, singles, float(values.sum()), self.messages())

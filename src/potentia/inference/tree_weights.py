@@ -68,9 +68,7 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
     rough.tol = max(method.tol, _ROUGH)
 
     def run(method: Any, forests: Forests, start: Result | None) -> Result:
-        result: Result = method.solve(
-            method.engine(scores, start, star_entropy(graph, forests.shares, valid=True))
-        )
+        result: Result = method.solve(method.engine(scores, start, star_entropy(graph, forests.shares, valid=True)))
         return result
 
     forests = graph.spanning_forests
@@ -114,9 +112,7 @@ def clique_information(result: Result) -> Floats:
     return np.concatenate(information)
 
 
-def _log_partition(
-    scores: Scores, alone: Floats, tables: dict[str, Floats], members: dict[str, Bools]
-) -> float:
+def _log_partition(scores: Scores, alone: Floats, tables: dict[str, Floats], members: dict[str, Bools]) -> float:
     """log Z of the variables' own scores and the cliques of one forest."""
     graph = scores.graph
     # the first kind is that of all variables, whatever the names of the others
@@ -156,7 +152,7 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     regions, links = graph.regions, graph.links("star")
     size = regions.size[links.child]
     start, n = np.cumsum(size) - size, len(regions.size)
-    rows = graph.region_slice(kind)
+    rows = graph.region_slices[kind]
     region = np.arange(rows.start, rows.stop)
     wanted = region[:, None] * n + regions.single[graph.scopes[kind]]
     at = start[np.searchsorted(links.parent * n + links.child, wanted)]

@@ -6,9 +6,8 @@ import numpy as np
 
 from ..graph.scores import Scores
 from ..graph.tables import Cost
-from ..kernels import parametric
 from ..kernels.machine.simd import CHUNK
-from ..kernels.star_blocks import SAFE_RANGE, Profile
+from ..kernels.star_blocks import SAFE_RANGE, Profile, fill_fields
 from .engine import Entropy
 from .pair_engine import PairEngine
 
@@ -24,7 +23,7 @@ def suits_weights(scores: Scores, entropy: Entropy, order: str) -> bool:
         return False
     cap = float(cost.of(int(graph.n_states.max()))[-1])
     for kind, weighted in scores.weighted.items():
-        counting = entropy.counting[graph.region_slice(kind)]
+        counting = entropy.counting[graph.region_slices[kind]]
         steep = not entropy.maximum and np.any(weighted.weight * cap > SAFE_RANGE * counting)
         if steep or weighted.weight.min() < 0:
             return False
@@ -39,7 +38,7 @@ def _one_cost(scores: Scores) -> Cost | None:
 
 
 class WeightEngine(PairEngine):
-    """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.parametric`."""
+    """A `PairEngine` whose blocks hold a few numbers per slot instead of a table; see `kernels.star_blocks`."""
 
     def __post_init__(self) -> None:
         """As `PairEngine`, with the cost that all pairs have and their weights instead of tables."""
@@ -69,7 +68,7 @@ class WeightEngine(PairEngine):
     def _choose_modes(self) -> float:
         """A few numbers per slot from the weights, which `suits_weights` must have approved."""
         maximum, table = self.entropy.maximum, self.blocks.table
-        parametric.fill(self.profile, maximum, self.layout.pair, self.weight, self.count, table)
+        fill_fields(self.profile, maximum, self.layout.pair, self.weight, self.count, table)
         return 0.0
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .lanes import backward, best_states, forward, log_backward, log_forward
+from .lanes import best_states, sum_chain
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .vecmath import KERNEL
@@ -215,14 +215,9 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
             continue
         for t in range(n):
             _score(tokens, layout, flat, begin + t, u, t * P)
-        value[k] = forward(lanes, labels, begin, n, u, alpha, m) if lanes.safe else np.nan
-        if value[k] > -np.inf:
-            backward(lanes, weight[k], n, u, alpha, m, d_psi)
-        else:
-            value[k] = log_forward(lanes, labels, begin, n, u, alpha, m)
-            if not value[k] > -np.inf:
-                continue
-            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_pair)
+        value[k] = sum_chain(lanes, labels, begin, n, weight[k], u, alpha, m, True, d_psi, d_pair)
+        if not value[k] > -np.inf:
+            continue
         if d_flat.size > 0:
             for t in range(n):
                 _add(tokens, layout, d_flat, begin + t, u, t * P)

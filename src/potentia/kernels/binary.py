@@ -212,15 +212,6 @@ def absolute_row(blocks, row, incoming, logm):
         logm[1, x] += missing
 
 
-@njit(inline="always", **KERNEL)
-def write_row(lam, row, p, logm, s):
-    """The messages of a binary row in one pass; log M(0) is 0 there."""
-    for x in range(p.shape[1]):
-        d = (p[1, x] - logm[s, 1, x]) - p[0, x]
-        lam[row, 0, x] = -d if d > 0.0 else 0.0
-        lam[row, 1, x] = d if d < 0.0 else 0.0
-
-
 #: Added to M, which is zero at a state a variable does not have and far above this at all others.
 _TINY = 1e-300
 
@@ -421,9 +412,7 @@ def add_tables(layout, scores, sums, out):
         for x in range(sums.shape[2]):
             e = layout.pair[row, x]
             if e >= 0:
-                _add_spread(
-                    scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out
-                )
+                _add_spread(scores, e, layout.side[row, x], sums[row, 0, x], sums[row, 1, x], sums[row, 2, x], out)
 
 
 @njit(inline="always", **KERNEL)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .logistic import LANES, SUMS, softmax_lanes
+from .linear_losses import LANE_SUMS, LANES, softmax_lanes
 from .machine.jit import njit
 from .machine.simd import prefetch
 from .vecmath import KERNEL
@@ -202,7 +202,7 @@ _FIRST_RADIUS = 4.0
 _MAX_STEPS = 40
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def _add_moments(p, weight, top, work, mean, hessian):
     """mean (K,) += sum w p and lower half of hessian -= sum w p p', for p (K, LANES); returns sum w top."""
     value = 0.0

@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .vecmath import KERNEL, exp
-
-# sums over states may be taken in any order; infinities do not occur here
-_SUMS = KERNEL | {"fastmath": {"contract", "reassoc"}}
+from .traversal import root
+from .vecmath import KERNEL, SUMS, exp
 
 
 class Forest(NamedTuple):
@@ -115,7 +113,7 @@ def add_tables(forest, factors, d_psi, out):
                 out[to] += factors.psi[k] * d_psi[k]
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def upward(forest, factors, singles, up, message):
     """Fill `up` and the messages to parents; returns log Z."""
     n_states, value = forest.n_states, 0.0
@@ -145,7 +143,7 @@ def upward(forest, factors, singles, up, message):
     return value + np.log(scale)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _send(forest, factors, i, up, message):
     """m_i, multiplied to the parent's `up`."""
     p = forest.parent[i]
@@ -162,7 +160,7 @@ def _send(forest, factors, i, up, message):
         above[a] *= m[a]
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def downward(forest, factors, up, message, mu, d_psi):
     """Marginals of variables into `mu`; adds up(b) r(a), pair marginals over psi, to d_psi."""
     ratio, sums = np.empty(mu.shape[1]), np.empty(mu.shape[1])
@@ -252,9 +250,7 @@ def best_labels(forest, up, message, labels):
 @njit(inline="always", **KERNEL)
 def _entry(forest, i, b, p, a):
     """Where the score of variable i in state b beside its parent p in state a stands."""
-    return forest.offset[i] + (
-        b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b
-    )
+    return forest.offset[i] + (b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b)
 
 
 @njit(inline="always", **KERNEL)
@@ -323,15 +319,6 @@ def k_best(forest, singles, labels, scores):
             labels[row, i], ranks[i] = state[i, a, below[i, a, r]], rank[i, a, below[i, a, r]]
 
 
-@njit(**KERNEL)
-def _root(parent, v):
-    """The representative of v's tree, with the path to it halved."""
-    while parent[v] != v:
-        parent[v] = parent[parent[v]]
-        v = parent[v]
-    return v
-
-
 @njit(allocates=True, **KERNEL)
 def induced_forest(regions, order, inside):
     """Mark variables, in this order, unless they would close a loop or be third in a region.
@@ -353,7 +340,7 @@ def induced_forest(regions, order, inside):
                     among += 1
                     if met[j] != v:
                         met[j] = v
-                        tree = _root(parent, j)
+                        tree = root(parent, j)
                         fits &= met_tree[tree] != v
                         met_tree[tree] = v
             fits &= among < 2
@@ -366,4 +353,4 @@ def induced_forest(regions, order, inside):
             r = regions.member[k]
             for j in regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]:
                 if inside[j]:
-                    parent[_root(parent, j)] = _root(parent, v)
+                    parent[root(parent, j)] = root(parent, v)

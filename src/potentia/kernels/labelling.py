@@ -204,12 +204,7 @@ def _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, ro
 @njit(**KERNEL)
 def _best_joint(n, m, room, a, b):
     """The best joint state, (a, b) if none is better."""
-    ends_bad, ends_good, joint_bad, joint_good = (
-        room.ends_bad,
-        room.ends_good,
-        room.joint_bad,
-        room.joint_good,
-    )
+    ends_bad, ends_good, joint_bad, joint_good = (room.ends_bad, room.ends_good, room.joint_bad, room.joint_good)
     bad = joint_bad[a, b] + ends_bad[1, b] + ends_bad[0, a]
     good = joint_good[a, b] + ends_good[1, b] + ends_good[0, a]
     for s in range(n):

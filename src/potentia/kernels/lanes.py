@@ -22,22 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    above8,
-    add8,
-    div8,
-    fma8,
-    load8,
-    max8,
-    min8,
-    mul8,
-    pick8,
-    spread8,
-    store8,
-    sum8,
-    zero8,
-)  # fmt: skip
+from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, max8, min8, mul8, pick8, spread8, store8, sum8, zero8
 from .vecmath import KERNEL, exp
 
 #: Smallest positive factor; the product of three is still a normal number.
@@ -216,12 +201,8 @@ def _add_outer(alpha, ratio, n, L, P, d_psi):
         c = 0
         while c + 2 * CHUNK <= P:
             k = a * P + c
-            s0, s1, s2, s3 = (
-                load8(d_psi, k),
-                load8(d_psi, k + CHUNK),
-                load8(d_psi, k + P),
-                load8(d_psi, k + P + CHUNK),
-            )
+            s0, s1 = load8(d_psi, k), load8(d_psi, k + CHUNK)
+            s2, s3 = load8(d_psi, k + P), load8(d_psi, k + P + CHUNK)
             for at in range(0, last, P):
                 e, f = spread8(alpha[at + a]), spread8(alpha[at + a + 1])
                 r, q = load8(ratio, at + P + c), load8(ratio, at + P + c + CHUNK)
@@ -302,17 +283,30 @@ def log_backward(lanes, weight, n, log_z, u, alpha, m, d_pair):
                     d_pair[a * P + b] += mu
 
 
+@njit(inner=True, **KERNEL)
+def sum_chain(lanes, labels, first, n, weight, u, alpha, m, marginals, d_psi, d_pair):
+    """log Z of n steps with scores u, -inf if all is forbidden; with `marginals`, these times weight replace u.
+
+    Adds to d_psi or, where the scores' range needs logarithms, to d_pair (L * P,); empty arrays for no gradient.
+    labels: as in `forward`. alpha, m: scratch as u.
+    """
+    value = forward(lanes, labels, first, n, u, alpha, m) if lanes.safe else np.nan
+    if value > -np.inf:
+        if marginals:
+            backward(lanes, weight, n, u, alpha, m, d_psi)
+        return value
+    value = log_forward(lanes, labels, first, n, u, alpha, m)
+    if marginals and value > -np.inf:
+        log_backward(lanes, weight, n, value, u, alpha, m, d_pair)
+    return value
+
+
 @njit(inline="always", **KERNEL)
 def _best_before(pair, L, P, x, at, out, to):
     """out[to + b] = max_a x[at + a] + pair[a, b]."""
     c = 0
     while c + 4 * CHUNK <= P:
-        s0, s1, s2, s3 = (
-            spread8(-np.inf),
-            spread8(-np.inf),
-            spread8(-np.inf),
-            spread8(-np.inf),
-        )
+        s0, s1, s2, s3 = spread8(-np.inf), spread8(-np.inf), spread8(-np.inf), spread8(-np.inf)
         k = c
         for a in range(L):
             e = spread8(x[at + a])

@@ -22,7 +22,7 @@ class WeightedPairs(NamedTuple):
 
     ptr, other, pair, number: per variable its pairs' other ends, their numbers among weighted pairs, and the table
     that is multiplied with the other's distribution. weight (m): of all weighted pairs. form, states, reach, cap (K),
-    cost (K, reach + 1): see `parametric.Profile`. table (K, L, L): of DENSE tables. user_ptr, user: per variable the
+    cost (K, reach + 1): see `star_blocks.Profile`. table (K, L, L): of DENSE tables. user_ptr, user: per variable the
     tables whose U others read. spread (K, n, L): U.
     """
 
@@ -40,6 +40,22 @@ class WeightedPairs(NamedTuple):
     user_ptr: Any
     user: Any
     spread: Any
+
+
+class MeanFieldModel(NamedTuple):
+    """The scores of a graph as coordinate ascent reads them.
+
+    regions: a graph's flat regions. stars: around each variable its pairs and wider regions with separate tables.
+    links: its other pairs, `WeightedPairs`. theta, at: scores, and where each region's table begins in them. pair_at:
+    the same of each pair of `stars`.
+    """
+
+    regions: Any
+    stars: Any
+    links: Any
+    theta: Any
+    at: Any
+    pair_at: Any
 
 
 @njit(**KERNEL)
@@ -155,12 +171,12 @@ HOPELESS = -1e130
 
 
 @njit(allocates=True, **KERNEL)
-def sweep_variables(regions, stars, links, theta, at, pair_at, variables, q):
-    """q_i = softmax(theta_i + sum over its regions of E[theta | y_i]) for each of `variables` in turn.
+def sweep_variables(model, variables, q):
+    """q_i = softmax(theta_i + sum over its regions of E[theta | y_i]) for each of `variables` in turn, q (n, states).
 
-    at: where each region's table begins in theta; pair_at: the same of each pair of `stars`; links: the pairs that
-    are not in `stars`. q: (n, states). Returns the largest change of an entry of q.
+    Returns the largest change of an entry of q.
     """
+    regions, stars, theta, at = model.regions, model.stars, model.theta, model.at
     field = np.empty(q.shape[1])
     change = 0.0
     for i in variables:
@@ -169,12 +185,12 @@ def sweep_variables(regions, stars, links, theta, at, pair_at, variables, q):
         for a in range(n):
             field[a] = theta[own_at + a]
         for k in range(stars.pair_ptr[i], stars.pair_ptr[i + 1]):
-            _add_pair(regions, stars, theta, pair_at[k], k, n, q, field)
+            _add_pair(regions, stars, theta, model.pair_at[k], k, n, q, field)
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             _add_wide(regions, theta, at, stars.wide[k], stars.wide_at[k], q, field)
-        add_links(links, i, field)
+        add_links(model.links, i, field)
         change = max(change, _softmax(field, n, q, i))
-        spread_one(links, q, i)
+        spread_one(model.links, q, i)
     return change
 
 
@@ -277,13 +293,12 @@ def expected_scores(regions, theta, at, q, taken, start, stop, out):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse_variables(
-    regions, stars, links, theta, at, pair_at, variables, q, d_q, d_theta, d_spread, d_weight, old
-):
+def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old):
     """Undo the updates of `variables`, made in this order; `old` holds the marginals before.
 
-    d_spread: cotangents of `Links.spread`, zero before and after; d_weight (m): of the weights.
+    d_spread: cotangents of `WeightedPairs.spread`, zero before and after; d_weight (m): of the weights.
     """
+    regions, stars, links, theta, at = model.regions, model.stars, model.links, model.theta, model.at
     field = np.empty(q.shape[1])
     for s in range(variables.size - 1, -1, -1):
         i = variables[s]
@@ -298,7 +313,7 @@ def reverse_variables(
             d_theta[own_at + a] += field[a]
             d_q[i, a] = 0.0
         for k in range(stars.pair_ptr[i], stars.pair_ptr[i + 1]):
-            _pull_pair(regions, stars, theta, pair_at[k], k, n, q, field, d_q, d_theta)
+            _pull_pair(regions, stars, theta, model.pair_at[k], k, n, q, field, d_q, d_theta)
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             r = stars.wide[k]
             _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)

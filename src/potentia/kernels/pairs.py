@@ -156,9 +156,7 @@ def _fill_lanes(values, where, steps, ends, factors, whole, product, L, table, a
             out = table[at : at + where.size]
             if whole:
                 for lane in range(where.size):
-                    v = (
-                        values[np.uint64(where[lane] + a * down[lane] + b * right[lane])] - top[lane]
-                    ) * scale[lane]
+                    v = (values[np.uint64(where[lane] + a * down[lane] + b * right[lane])] - top[lane]) * scale[lane]
                     v = v if scale[lane] > 0.0 else 0.0  # not nan in an empty slot
                     out[lane] = exp(v) if product else v
             else:

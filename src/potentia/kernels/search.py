@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .coordinate import product
+from .linear_losses import product
 from .machine.jit import njit
-from .vecmath import KERNEL, exp
-
-_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
+from .vecmath import KERNEL, SUMS, exp
 
 
 class NetworkTerms(NamedTuple):
@@ -34,7 +32,7 @@ class NetworkTerms(NamedTuple):
     members: Any
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _score(links, base, row, i, y):
     """g_i of the labels set so far."""
     total = 0.0
@@ -48,8 +46,8 @@ def _score(links, base, row, i, y):
     return base[row, i] + total
 
 
-@njit(**_SUMS)
-def losses(links, base, labels, first, last, out):
+@njit(**SUMS)
+def losses(links, base, first, last, labels, out):
     """out[row] = loss of the labelling labels[row], for rows first..last."""
     K = base.shape[1]
     for row in range(first, last):
@@ -59,7 +57,7 @@ def losses(links, base, labels, first, last, out):
         out[row] = total
 
 
-@njit(inner=True, **_SUMS)
+@njit(inner=True, **SUMS)
 def scores(links, base, labels, first, last, out):
     """out[row, i] = g_i given the labels before i in labels[row]."""
     for row in range(first, last):
@@ -67,14 +65,14 @@ def scores(links, base, labels, first, last, out):
             out[row, i] = _score(links, base, row, i, labels[row])
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def greedy(links, base, first, last, labels, loss):
     """The first descent of the search: every label takes the sign of its score, -1 at zero."""
     for row in range(first, last):
         loss[row] = _descend(links, base, row, labels[row])
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _descend(links, base, row, y):
     """Greedy signs into y; their loss."""
     total = 0.0
@@ -85,7 +83,7 @@ def _descend(links, base, row, y):
     return total
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def branch_and_bound(links, base, first, last, bound, budget, labels, loss, states, optimal):
     """The k = labels.shape[1] best labellings of rows first..last among those of loss below `bound`.
 
@@ -96,15 +94,13 @@ def branch_and_bound(links, base, first, last, bound, budget, labels, loss, stat
     K = base.shape[1]
     y, sums, z, second = np.empty(K), np.zeros(K + 1), np.empty(K), np.empty(K, dtype=np.bool_)
     for row in range(first, last):
-        states[row], done = _search(
-            links, base, row, -1, bound, budget, y, sums, z, second, labels[row], loss[row]
-        )
+        states[row], done = _search(links, base, row, -1, bound, budget, y, sums, z, second, labels[row], loss[row])
         optimal[row] = done and loss[row, 0] < np.inf
         if loss[row, 0] == np.inf:
             loss[row, 0] = _descend(links, base, row, labels[row, 0])
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def other_losses(links, base, first, last, budget, best, out):
     """out[row, i] = least loss of a labelling that has label i other than best[row, i], an optimum's.
 
@@ -120,7 +116,7 @@ def other_losses(links, base, first, last, budget, best, out):
             out[row, i] = loss[0]
 
 
-@njit(**_SUMS)
+@njit(**SUMS)
 def _search(links, base, row, fixed, bound, budget, y, sums, z, second, labels, loss):
     """Depth first over the labels other than `fixed` (-1: none); the states visited, and whether nothing was left out.
 
@@ -157,7 +153,7 @@ def _search(links, base, row, fixed, bound, budget, y, sums, z, second, labels, 
     return count, True
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _keep(y, total, labels, loss):
     """Put a labelling in its place among the best; the loss that a further one must stay below."""
     k = loss.size
@@ -173,7 +169,7 @@ def _keep(y, total, labels, loss):
     return loss[k - 1]
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def exact_marginals(links, base, first, last, out):
     """out[row, i] = P(y_i = +1) of the sigmoid network prod_i 1 / (1 + exp(-z_i)), by a walk over all labellings."""
     K = base.shape[1]
@@ -199,7 +195,7 @@ def exact_marginals(links, base, first, last, out):
                 i, down = i + 1, True
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def sampled_marginals(links, base, first, last, samples, seed, mean, square):
     """Means over ancestral samples of P(y_i = +1 | the sampled labels before i), and of its square.
 
@@ -220,7 +216,7 @@ def sampled_marginals(links, base, first, last, samples, seed, mean, square):
                 y[i] = 1.0 if _uniform(state) < up else -1.0
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _uniform(state):
     """A number in [0, 1) from a counter, its bits mixed [splitmix64]."""
     x = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -228,7 +224,7 @@ def _uniform(state):
     return np.float64((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _logistic(g):
     return 1.0 / (1.0 + exp(min(-g, 700.0)))
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .forest import Forest, k_best
-from .lanes import backward, best_states, forward, log_backward, log_forward
+from .lanes import best_states, sum_chain
 from .machine.jit import njit
 from .vecmath import KERNEL
 
@@ -65,18 +65,13 @@ def sum_up(chains, weight, value, d_scores, d_start, d_pair, d_end, first, last)
     size = chains.n_steps * P
     u, alpha, m = np.empty(size), np.empty(size), np.empty(size)
     d_psi, d_logs = np.zeros(L * P), np.zeros(L * P)
+    gradient = d_scores.size > 0
     for k in range(first, last):
-        n, good = chains.length[k], _load(chains, k, u)
-        value[k] = forward(lanes, _NO_LABELS, 0, n, u, alpha, m) if good and lanes.safe else np.nan
-        by_logarithms = good and not value[k] > -np.inf
-        if by_logarithms:
-            value[k] = log_forward(lanes, _NO_LABELS, 0, n, u, alpha, m)
-        if d_scores.size == 0 or not value[k] > -np.inf:
+        n, value[k] = chains.length[k], np.nan
+        if _load(chains, k, u):
+            value[k] = sum_chain(lanes, _NO_LABELS, 0, n, weight[k], u, alpha, m, gradient, d_psi, d_logs)
+        if not gradient or not value[k] > -np.inf:
             continue
-        if by_logarithms:
-            log_backward(lanes, weight[k], n, value[k], u, alpha, m, d_logs)
-        else:
-            backward(lanes, weight[k], n, u, alpha, m, d_psi)
         for t in range(chains.n_steps):
             at = k * chains.per_sequence + t * chains.per_step
             for b in range(L):
@@ -128,9 +123,7 @@ def best_labels(chains, labels, score):
     u, best, before = np.empty(size), np.empty(size), np.empty(size)
     for k in range(score.size):
         good = _load(chains, k, u)
-        score[k] = (
-            best_states(chains.lanes, chains.length[k], u, best, before, labels[k], 0) if good else np.nan
-        )
+        score[k] = best_states(chains.lanes, chains.length[k], u, best, before, labels[k], 0) if good else np.nan
 
 
 @njit(allocates=True, **KERNEL)

@@ -20,7 +20,6 @@ from . import binary
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
 from .machine.team import BARRIER, wait
-from .parametric import max_messages, sum_messages
 from .star_blocks import (
     LOG,
     MAXIMUM,
@@ -30,12 +29,15 @@ from .star_blocks import (
     following,
     keep_row,
     keep_two,
+    max_messages,
     most_rows,
     peak_of,
     refresh_belief,
     slot_of,
+    sum_messages,
     write_row,
 )
+from .star_product import product
 from .vecmath import KERNEL, exp, log
 
 
@@ -158,9 +160,7 @@ def _product(blocks, u, row, incoming, out):
     L, W, table, at = blocks.lam.shape[1], blocks.lam.shape[2], blocks.table, blocks.base[row]
     if blocks.profile.fields > 0:
         for x in range(0, W, CHUNK):
-            sum_messages(
-                blocks.profile, table, row * blocks.profile.fields * W + x, W, incoming, out, x, L, W
-            )
+            sum_messages(blocks.profile, table, row * blocks.profile.fields * W + x, W, incoming, out, x, L, W)
     elif W % CHUNK != 0:  # a single lane
         for a in range(L):
             total = 0.0
@@ -171,19 +171,7 @@ def _product(blocks, u, row, incoming, out):
         _shared_product(table, at, incoming, out, L, W)
     else:
         for x in range(0, W, CHUNK):
-            at = chunk_at(blocks, u, row, x)
-            for a in range(L):
-                s0, s1 = zero8(), zero8()
-                k = x
-                for _ in range(L // 2):
-                    s0 = fma8(load8(table, at), load8(incoming, k), s0)
-                    s1 = fma8(load8(table, at + CHUNK), load8(incoming, k + W), s1)
-                    at += 2 * CHUNK
-                    k += 2 * W
-                if L % 2 == 1:
-                    s0 = fma8(load8(table, at), load8(incoming, k), s0)
-                    at += CHUNK
-                store8(out, a * W + x, add8(s0, s1))
+            product(table, chunk_at(blocks, u, row, x), incoming, out, x, W)
 
 
 @njit(**KERNEL)
@@ -251,10 +239,6 @@ def _write_messages(blocks, u, p, logm, peak, damping):
     L, W = p.shape
     lam, first = blocks.lam, blocks.slot_ptr[u]
     lag = 0.0
-    if L == 2 and blocks.mode[u] == PRODUCT and damping == 0.0:
-        for row in range(first, blocks.slot_ptr[u + 1]):
-            binary.write_row(lam, row, p, logm, row - first)
-        return lag
     if damping == 0.0 and W % CHUNK == 0:
         for row in range(first, blocks.slot_ptr[u + 1]):
             write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W, W)

@@ -12,23 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    add8,
-    div8,
-    fma8,
-    load8,
-    max8,
-    mul8,
-    prefetch,
-    run8,
-    spread8,
-    store8,
-    sub8,
-    zero8,
-)
+from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, prefetch, run8, spread8, store8, sub8, zero8
 from .machine.team import BARRIER, wait
-from .parametric import sum_messages
 from .star_blocks import (
     RECEIVES,
     SENDS,
@@ -36,7 +21,10 @@ from .star_blocks import (
     fetch_ahead,
     following,
     most_rows,
+    product_transposed,
     slot_of,
+    store4,
+    sum_messages,
 )
 from .vecmath import KERNEL, exp, log
 
@@ -283,10 +271,11 @@ def send(start, stop, blocks):
 def _send(blocks, u, x, width, scratch):
     """sum_a psi(a, b) v(a) of a piece's pairs in the slots that send, left at their other ends."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    sent, opposite = blocks.sent.reshape(-1), blocks.opposite.reshape(-1)
+    sent, lam, opposite = blocks.sent.reshape(-1), blocks.lam.reshape(-1), blocks.opposite.reshape(-1)
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
         for lane in range(x, x + width if blocks.role[row] == SENDS else x, CHUNK):
-            _product_transposed(blocks, u, row, lane, scratch)
+            at, first = chunk_at(blocks, u, row, lane), row * L * W + lane
+            product_transposed(blocks.table, at, lam, first, W, scratch, L)
             to = run8(opposite, row * W + lane)
             if to >= 0:
                 for b in range(L):
@@ -296,31 +285,6 @@ def _send(blocks, u, x, width, scratch):
                     target = sent[opposite[row * W + lane + k] :]
                     for b in range(L):
                         target[b * W] = scratch[b * CHUNK + k]
-
-
-@njit(inline="always", **KERNEL)
-def _product_transposed(blocks, u, row, lane, out):
-    """out(b) = sum_a psi(a, b) v(a) of eight lanes: four b at a time."""
-    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    table, lam = blocks.table, blocks.lam.reshape(-1)
-    at, own = chunk_at(blocks, u, row, lane), row * L * W + lane
-    for b in range(0, L - 3, 4):
-        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
-        j, k = at + b * CHUNK, own
-        for _ in range(L):
-            v = load8(lam, k)
-            s0 = fma8(load8(table, j), v, s0)
-            s1 = fma8(load8(table, j + CHUNK), v, s1)
-            s2 = fma8(load8(table, j + 2 * CHUNK), v, s2)
-            s3 = fma8(load8(table, j + 3 * CHUNK), v, s3)
-            j += L * CHUNK
-            k += W
-        _store4(out, b * CHUNK, CHUNK, s0, s1, s2, s3)
-    for b in range(L - L % 4, L):
-        s0 = zero8()
-        for a in range(L):
-            s0 = fma8(load8(table, at + (a * L + b) * CHUNK), load8(lam, own + a * W), s0)
-        store8(out, b * CHUNK, s0)
 
 
 # A piece reads and writes a few cache lines in each of many places, which no hardware foresees, and between two pieces
@@ -387,12 +351,12 @@ def _products(blocks, u, x, incoming, sums, width):
         for row in range(first, blocks.slot_ptr[u + 1]):
             if blocks.role[row] != RECEIVES:
                 at = chunk_at(blocks, u, row, x + lane)
-                _product(blocks.table, at, incoming[row - first], sums[row - first], lane, width)
+                product(blocks.table, at, incoming[row - first], sums[row - first], lane, width)
 
 
-@njit(**KERNEL)
-def _product(table, at, incoming, out, x, width):
-    """out(a) = sum_b psi(a, b) incoming(b) of eight lanes."""
+@njit(inner=True, **KERNEL)
+def product(table, at, incoming, out, x, width):
+    """out(a) = sum_b psi(a, b) incoming(b) of eight lanes; reads the table in order, and prefetches what comes next."""
     L = out.size // width
     for a in range(L):
         s0, s1 = zero8(), zero8()
@@ -426,18 +390,10 @@ def _shared_product(table, at, incoming, out, L, width):
                 s3 = fma8(spread8(table[k + 3 * L]), e, s3)
                 k += 1
                 j += width
-            _store4(out, a * width + x, width, s0, s1, s2, s3)
+            store4(out, a * width + x, width, s0, s1, s2, s3)
     for a in range(L - L % 4, L):
         for x in range(0, width, CHUNK):
             s0 = zero8()
             for b in range(L):
                 s0 = fma8(spread8(table[at + a * L + b]), load8(incoming, b * width + x), s0)
             store8(out, a * width + x, s0)
-
-
-@njit(inline="always", **KERNEL)
-def _store4(out, k, step, s0, s1, s2, s3):
-    store8(out, k, s0)
-    store8(out, k + step, s1)
-    store8(out, k + 2 * step, s2)
-    store8(out, k + 3 * step, s3)

@@ -19,23 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    add8,
-    div8,
-    fma8,
-    load8,
-    mul8,
-    prefetch,
-    spread8,
-    store8,
-    sum8,
-    transpose8,
-    zero8,
-)
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8, zero8
 from .machine.team import BARRIER, wait
-from .parametric import derivatives, sum_messages
-from .star_blocks import LOG, PRODUCT, chunk_at, fetch_ahead, preceding, slot_of, take_row
+from .star_blocks import (
+    LOG,
+    PRODUCT,
+    chunk_at,
+    derivatives,
+    fetch_ahead,
+    preceding,
+    product_transposed,
+    slot_of,
+    sum_messages,
+    take_row,
+)
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -297,7 +294,7 @@ def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
     """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use."""
     L, W = scratch.dp.shape
     table = blocks.table
-    dlog, back, ratio = scratch.dlog, scratch.back, scratch.ratio
+    dlog, back, ratio, pulled = scratch.dlog, scratch.back, scratch.ratio, scratch.moved
     for x in range(0, W, CHUNK):
         k = at = chunk_at(blocks, u, row, x)
         for a in range(L):
@@ -316,35 +313,10 @@ def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
             if add:
                 r = add8(load8(ratios, here + a * CHUNK), r)
             store8(ratios, here + a * CHUNK, r)
-        _product_transposed(table, at, ratio, inputs, here, back, x, L, W)
+        product_transposed(table, at, ratio, 0, CHUNK, pulled, L)
+        for b in range(L):
+            store8(back, b * W + x, mul8(load8(pulled, b * CHUNK), load8(inputs, here + b * CHUNK)))
         here += L * CHUNK
-
-
-@njit(inline="always", **KERNEL)
-def _product_transposed(table, at, ratio, inputs, here, back, x, L, W):
-    """back(b) = exp(l(b)) sum_a psi(a, b) r(a), of eight lanes."""
-    for b in range(0, L - 3, 4):
-        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
-        j = at + b * CHUNK
-        for a in range(L):
-            r = load8(ratio, a * CHUNK)
-            s0 = fma8(load8(table, j), r, s0)
-            s1 = fma8(load8(table, j + CHUNK), r, s1)
-            s2 = fma8(load8(table, j + 2 * CHUNK), r, s2)
-            s3 = fma8(load8(table, j + 3 * CHUNK), r, s3)
-            j += L * CHUNK
-        k, to = here + b * CHUNK, b * W + x
-        store8(back, to, mul8(s0, load8(inputs, k)))
-        store8(back, to + W, mul8(s1, load8(inputs, k + CHUNK)))
-        store8(back, to + 2 * W, mul8(s2, load8(inputs, k + 2 * CHUNK)))
-        store8(back, to + 3 * W, mul8(s3, load8(inputs, k + 3 * CHUNK)))
-    for b in range(L - L % 4, L):
-        s0 = zero8()
-        j = at + b * CHUNK
-        for a in range(L):
-            s0 = fma8(load8(table, j), load8(ratio, a * CHUNK), s0)
-            j += L * CHUNK
-        store8(back, b * W + x, mul8(s0, load8(inputs, here + b * CHUNK)))
 
 
 @njit(allocates=True, **KERNEL)
@@ -452,49 +424,15 @@ def _fetch_factors(ratios, inputs, used, here, stride, L):
 
 @njit(inline="always", **KERNEL)
 def _sum_factors(ratios, inputs, used, here, stride, L, sums):
-    """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes: two by four entries at a time."""
-    step = L * CHUNK
-    for a in range(0, L - 1, 2):
-        for b in range(0, L - 3, 4):
-            s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
-            t0, t1, t2, t3 = zero8(), zero8(), zero8(), zero8()
-            i, j = here + a * CHUNK, here + b * CHUNK
+    """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes."""
+    for a in range(L):
+        for b in range(L):
+            s, i, j = zero8(), here + a * CHUNK, here + b * CHUNK
             for _ in range(used):
-                r, q = load8(ratios, i), load8(ratios, i + CHUNK)
-                v0, v1 = load8(inputs, j), load8(inputs, j + CHUNK)
-                v2, v3 = load8(inputs, j + 2 * CHUNK), load8(inputs, j + 3 * CHUNK)
-                s0, s1, s2, s3 = fma8(r, v0, s0), fma8(r, v1, s1), fma8(r, v2, s2), fma8(r, v3, s3)
-                t0, t1, t2, t3 = fma8(q, v0, t0), fma8(q, v1, t1), fma8(q, v2, t2), fma8(q, v3, t3)
+                s = fma8(load8(ratios, i), load8(inputs, j), s)
                 i += stride
                 j += stride
-            k = (a * L + b) * CHUNK
-            _store4(sums, k, s0, s1, s2, s3)
-            _store4(sums, k + step, t0, t1, t2, t3)
-        for b in range(L - L % 4, L):
-            _sum_one(ratios, inputs, used, here, stride, a, b, L, sums)
-            _sum_one(ratios, inputs, used, here, stride, a + 1, b, L, sums)
-    if L % 2 == 1:
-        for b in range(L):
-            _sum_one(ratios, inputs, used, here, stride, L - 1, b, L, sums)
-
-
-@njit(inline="always", **KERNEL)
-def _store4(sums, k, s0, s1, s2, s3):
-    store8(sums, k, s0)
-    store8(sums, k + CHUNK, s1)
-    store8(sums, k + 2 * CHUNK, s2)
-    store8(sums, k + 3 * CHUNK, s3)
-
-
-@njit(inline="always", **KERNEL)
-def _sum_one(ratios, inputs, used, here, stride, a, b, L, sums):
-    s = zero8()
-    i, j = here + a * CHUNK, here + b * CHUNK
-    for _ in range(used):
-        s = fma8(load8(ratios, i), load8(inputs, j), s)
-        i += stride
-        j += stride
-    store8(sums, (a * L + b) * CHUNK, s)
+            store8(sums, (a * L + b) * CHUNK, s)
 
 
 @njit(**KERNEL)

@@ -16,6 +16,8 @@ from .machine.simd import bits_of, double_of
 #: Compile options shared by every kernel: `contract` permits fused multiply-add and nothing that would change
 #: the meaning of infinities; the numpy error model keeps division free of branches.
 KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
+#: The same for sums that may be reordered (in a fixed way), or they would stay scalar.
+SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc"}}
 
 # 1.5 * 2^52: adding it rounds a double to an integer held in the low mantissa bits.
 _MAGIC = 6755399441055744.0
@@ -38,9 +40,7 @@ def exp(x):
     r2 = r * r
     r4 = r2 * r2
     low = (1.0 + r) + r2 * (0.5 + r * 0.16666666666666666)
-    mid = (0.041666666666666664 + r * 0.008333333333333333) + r2 * (
-        0.001388888888888889 + r * 0.0001984126984126984
-    )
+    mid = (0.041666666666666664 + r * 0.008333333333333333) + r2 * (0.001388888888888889 + r * 0.0001984126984126984)
     high = (2.48015873015873e-05 + r * 2.7557319223985893e-06) + r2 * (
         2.755731922398589e-07 + r * 2.505210838544172e-08
     )
@@ -63,9 +63,7 @@ def log(x):
     z = s * s
     w = z * z
     t1 = w * (0.3999999999940942 + w * (0.22222198432149784 + w * 0.15313837699209373))
-    t2 = z * (
-        0.6666666666666735 + w * (0.2857142874366239 + w * (0.1818357216161805 + w * 0.14798198605116586))
-    )
+    t2 = z * (0.6666666666666735 + w * (0.2857142874366239 + w * (0.1818357216161805 + w * 0.14798198605116586)))
     half = 0.5 * f * f
     value = k * _LN2_HIGH - ((half - (s * (half + (t1 + t2)) + k * _LN2_LOW)) - f)
     return value if x >= TINY else -np.inf

@@ -10,22 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
 from ..base.files import naming
 from ..base.optimise import Search
-from ..base.options import check_choice
 from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
-from ..base.types import ConvergenceWarning, Floats, PotentiaError, warn_caller
+from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_choice, warn_caller
 from ..features.example import Examples, Held, Parts, Source
 from ..inference.base import Inference
 from ..inference.messages import TRW
-from ..potentials.base import Potential
-from ..potentials.mlp import Differentiable
+from ..potentials.base import Differentiable, Potential
 from .backends.connection import map_anywhere
 from .checkpoint import Checkpoint
 from .data import Dataset
@@ -88,14 +87,6 @@ class Stop(NamedTuple):
     warning: str | None = None
 
 
-class SavedState(NamedTuple):
-    """What a checkpoint holds of a state beside the potentials; the parts' arrays are read on demand."""
-
-    history: tuple[Row, ...]
-    arrays: Mapping[str, Any]
-    parts: Sequence[Mapping[str, Any]]
-
-
 class Learner(Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
@@ -152,8 +143,11 @@ class Learner(Registered, ABC):
         """What a checkpoint keeps of every part: nothing that `init` would find again."""
         return []
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
-        """The state that was saved; `state` is what `init` made of the saved potentials."""
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
+        """The state that was saved; `state` is what `init` made of the saved potentials.
+
+        saved: with the history and, not yet checked, the arrays and those of the parts, which are read on demand.
+        """
         arrays = check_state(like(state.arrays), saved.arrays)
         return replace(state, arrays=arrays, history=saved.history)
 
@@ -203,9 +197,7 @@ class Learner(Registered, ABC):
 def movable(potentials: Mapping[str, Potential], kinds: Iterable[str]) -> dict[str, Differentiable]:
     """Copies of the potentials of some kinds that have parameters, to be moved."""
     return {
-        kind: cast(Differentiable, copy.deepcopy(potentials[kind]))
-        for kind in kinds
-        if potentials[kind].differentiable
+        kind: cast(Differentiable, copy.deepcopy(potentials[kind])) for kind in kinds if potentials[kind].differentiable
     }
 
 
@@ -283,7 +275,11 @@ def run(
     after a whole iteration, and is written at the end, however the fit ends. statistics: more to note in the history.
     """
     with nullcontext() if checkpoint is None else checkpoint:
-        state = _begin(learner, data, potentials, checkpoint)
+        saved = None if checkpoint is None else checkpoint.load()
+        if checkpoint is None or saved is None:
+            state = learner.init(data, potentials)
+        else:
+            state = _resumed(learner, data, potentials, saved, checkpoint.path)
         if bar is not None:
             bar.begin("fitting", state.limit)
         begun = time.perf_counter() - (state.history[-1]["seconds"] if state.history else 0.0)
@@ -327,24 +323,20 @@ def _content(learner: Learner, data: Any, state: State) -> dict[str, Any]:
     }
 
 
-def _begin(
-    learner: Learner, data: Any, potentials: Mapping[str, Potential], checkpoint: Checkpoint | None
+def _resumed(
+    learner: Learner, data: Any, potentials: Mapping[str, Potential], saved: Mapping[str, Any], path: Path
 ) -> State:
-    """The state that a checkpoint holds, if there is one, or else the first."""
-    saved = None if checkpoint is None else checkpoint.load()
-    if checkpoint is None or saved is None:
-        return learner.init(data, potentials)
+    """The state that a checkpoint holds."""
     try:
-        with naming(checkpoint.path):
+        with naming(path):
             state = learner.init(data, _loaded(saved["potentials"], potentials))
-            held = SavedState(tuple(saved["history"]), saved["arrays"], saved["parts"])
-            return learner.resume(data, state, held) if held.history else state
+            history = tuple(saved["history"])
+            loaded = replace(state, arrays=saved["arrays"], parts=saved["parts"], history=history)
+            return learner.resume(data, state, loaded) if history else state
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise PotentiaError(
-            f"{checkpoint.path}: the checkpoint is damaged ({error}); delete it to start again."
-        ) from None
+        raise PotentiaError(f"{path}: the checkpoint is damaged ({error}); delete it to start again.") from None
 
 
 def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> dict[str, Potential]:
@@ -357,9 +349,7 @@ def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> di
         loaded = Potential.from_state(meta, arrays)
         if type(loaded) is not type(potential):
             expected, other = type(potential).__name__, type(loaded).__name__
-            raise PotentiaError(
-                f"The checkpoint's potential of kind {kind!r} is a {other}, not a {expected}."
-            )
+            raise PotentiaError(f"The checkpoint's potential of kind {kind!r} is a {other}, not a {expected}.")
         if not loaded.is_fitted:
             raise PotentiaError(
                 f"The checkpoint's potential of kind {kind!r} has no parameters; delete it to start again."

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.backend import Backend
 from ..base.optimise import Search, lbfgs, owlqn
-from ..base.threads import iterate_items, map_items, thread_count
+from ..base.resources import iterate_items, map_items, thread_count
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
 from ..features.schemes import Allowed, allowed_tags, forbidden_labels
 from ..kernels import attributes as kernels
@@ -20,7 +20,7 @@ from ..kernels import sequences
 from ..kernels.attributes import TokenAttributes
 from ..kernels.lanes import Lanes, make_lanes
 from ..kernels.machine.simd import CHUNK
-from .base import Learner, SavedState, State, failure_of, steps_made
+from .base import Learner, State, failure_of, steps_made
 
 #: An attribute with at least this share of all labels has a row for all of them.
 _ROW_SHARE = 0.25
@@ -230,9 +230,7 @@ def log_partition(
     return state, (value, gradient)
 
 
-def _shard_partition(
-    state: Mapping[str, Any], tables: ChainTables, shard: tuple[int, int]
-) -> tuple[float, Floats]:
+def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple[int, int]) -> tuple[float, Floats]:
     """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
     (first, last), layout, tokens = shard, tables.layout, TokenAttributes.of(state)
     n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
@@ -259,9 +257,7 @@ def _shard_partition(
     return value, gradient
 
 
-def _observed(
-    tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, layout: ChainLayout
-) -> Floats:
+def _observed(tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, layout: ChainLayout) -> Floats:
     """What the log-likelihood's numerator is linear in: counts of what labelled sequences have."""
     vector = np.zeros(layout.size)
     state, pairs, of_columns = layout.split(vector)
@@ -367,7 +363,7 @@ class ChainFit(Learner):
         failure = failure_of(search, steps_made(state.history), self.tol)
         return state.at_end(row, arrays=arrays, failure=failure)
 
-    def resume(self, data: Any, state: State, saved: SavedState) -> State:
+    def resume(self, data: Any, state: State, saved: State) -> State:
         """The optimiser's state."""
         return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
 
@@ -382,20 +378,14 @@ def refuse_infeasible(score: Floats, first: int = 0) -> None:
     if (score > -np.inf).all():
         return
     if np.isnan(score).any():
-        raise PotentiaError(
-            f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite."
-        )
-    raise InfeasibleError(
-        f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows."
-    )
+        raise PotentiaError(f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite.")
+    raise InfeasibleError(f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows.")
 
 
 # -- predicting ----------------------------------------------------------------------------------------------
 
 
-def best_labels(
-    tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0
-) -> Any:
+def best_labels(tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0) -> Any:
     """The most likely labels of all tokens [Viterbi]; messages number the sequences from `first` on."""
     ptr = tokens.sequence_ptr
     labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
@@ -403,9 +393,7 @@ def best_labels(
     def piece(ends: tuple[int, int]) -> None:
         for a, b, rows in _batches(ptr, dense, *ends):
             scores = tables.dense_scores(rows)
-            kernels.best_labels(
-                tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score
-            )
+            kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
 
     map_items(piece, _cut(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
     refuse_infeasible(score, first)
@@ -417,11 +405,7 @@ def marginals(
 ) -> tuple[Floats, Floats]:
     """Probabilities of all labels (tokens, L), and log Z of each sequence."""
     ptr, layout = tokens.sequence_ptr, tables.layout
-    mu, log_z, weight = (
-        np.zeros((int(ptr[-1]), layout.n_labels)),
-        np.zeros(len(ptr) - 1),
-        np.ones(len(ptr) - 1),
-    )
+    mu, log_z, weight = (np.zeros((int(ptr[-1]), layout.n_labels)), np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1))
 
     def piece(ends: tuple[int, int]) -> None:
         for a, b, rows in _batches(ptr, dense, *ends):

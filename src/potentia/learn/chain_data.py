@@ -89,9 +89,7 @@ class ChainPart:
 # -- what is done to a part: functions of the part and its state, which return the next state and a result ----------
 
 
-def read_part(
-    part: ChainPart, _: PartState
-) -> tuple[PartState, tuple[list[Label], Columns, bool, bool | None]]:
+def read_part(part: ChainPart, _: PartState) -> tuple[PartState, tuple[list[Label], Columns, bool, bool | None]]:
     """Read the sequences; attributes and labels have the part's numbers.
 
     Results: labels, columns of dense features, whether attributes have other values than 1, and whether any sequence
@@ -202,9 +200,7 @@ def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
     return rows
 
 
-def _features(
-    tokens: TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool
-) -> dict[str, Any]:
+def _features(tokens: TokenAttributes, labels: Any, numbers: Any, n_labels: int, counted: bool) -> dict[str, Any]:
     """The features of a part by the numbers of the data set, ascending, with the sums of their values if asked for."""
     ptr, seen, count = kernels.count_labels(tokens, labels, len(numbers), n_labels)
     label = np.empty(int(count.sum()), dtype=np.uint16)

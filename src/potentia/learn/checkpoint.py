@@ -14,8 +14,8 @@ import numpy as np
 
 from ..base.files import only_user, remove_leftovers
 from ..base.saving import read_content, read_file, reading, write_file
-from ..base.schema import Count, Items, Kind, Number, Schema, Section, check, prefixed
-from ..base.types import PotentiaError
+from ..base.schema import Count, Items, Kind, Number, Schema, Section, check
+from ..base.types import PotentiaError, prefixed
 
 #: What the file of a checkpoint holds beside arrays.
 _SAVED: Schema = {
@@ -71,7 +71,7 @@ class Checkpoint:
         if last or time.perf_counter() >= self._due:
             self.save(state)
         else:
-            self._pending = _copied(state) if here and _size(state) <= _HELD_BYTES else None
+            self._pending = state if here and _size(state) <= _HELD_BYTES else None
 
     def flush(self) -> None:
         """Write what is held."""
@@ -105,14 +105,12 @@ class Checkpoint:
 
     def _clear(self, used: set[str]) -> None:
         """Delete part files that the checkpoint does not name."""
-        for path in self._part_files():
-            if path.name not in used:
-                path.unlink(missing_ok=True)
-
-    def _part_files(self) -> list[Path]:
         head = f"{self.path.name}."
         found = self.path.parent.glob("*.[0-9][0-9][0-9][0-9][0-9]") if self.path.parent.is_dir() else ()
-        return [p for p in found if p.name.startswith(head) and len(p.name) == len(head) + 14]
+        for path in found:
+            ours = path.name.startswith(head) and len(path.name) == len(head) + 14
+            if ours and path.name not in used:
+                path.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
         """The state that `save` wrote; None if there is no file. Deletes what a killed run left half-written."""
@@ -128,23 +126,19 @@ class Checkpoint:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data.")
         check(_SAVED, content, "checkpoint")
         potentials = {
-            kind: (meta, prefixed(arrays, f"potentials/{kind}/"))
-            for kind, meta in content["potentials"].items()
+            kind: (meta, prefixed(arrays, f"potentials/{kind}/")) for kind, meta in content["potentials"].items()
         }
         names = content.get("parts", ())
         for name in filter(None, names):
-            self._check_part(str(name))
+            path = _beside(self.path, str(name))
+            if read_content(path, _PART).get("mark", "") != self.mark:
+                raise PotentiaError(f"{path} belongs to a run with other options or data.")
         return {
             "history": content["history"],
             "potentials": potentials,
             "arrays": prefixed(arrays, "arrays/"),
             "parts": _PartArrays(self.path, names),
         }
-
-    def _check_part(self, name: str) -> None:
-        path = _beside(self.path, name)
-        if read_content(path, _PART).get("mark", "") != self.mark:
-            raise PotentiaError(f"{path} belongs to a run with other options or data.")
 
     def remove(self) -> None:
         """Delete the files, if there are any."""
@@ -182,24 +176,7 @@ def _or_start_again(path: Path) -> Iterator[None]:
         raise PotentiaError(f"{str(error).removesuffix('.')}; delete it to start again.") from None
 
 
-def _stores(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Every dictionary of arrays in a state."""
-    return [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
-
-
 def _size(state: Mapping[str, Any]) -> int:
-    return sum(np.asarray(array).nbytes for store in _stores(state) for array in store.values())
-
-
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the state, because the fit continues to change its arrays in place."""
-
-    def copied(store: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: np.array(array) for name, array in store.items()}
-
-    return {
-        "history": list(state["history"]),
-        "potentials": {kind: (meta, copied(own)) for kind, (meta, own) in state["potentials"].items()},
-        "arrays": copied(state["arrays"]),
-        "parts": [copied(own) for own in state.get("parts", ())],
-    }
+    """Bytes of all arrays of a state."""
+    stores = [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
+    return sum(np.asarray(array).nbytes for store in stores for array in store.values())

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, Recipe, opened
-from ..base.memory import check_memory
-from ..base.threads import iterate_items, one_blas_thread, thread_count
+from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, opened
+from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
 from ..features.example import Example, Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
@@ -23,6 +22,7 @@ from .backends.distributed import Distributed
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
+    ONE_SHAPE,
     SHARD_ENTRIES,
     KindFacts,
     Overview,
@@ -91,10 +91,12 @@ def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[lis
 # -- the parts of a data set -----------------------------------------------------------------------------------
 
 
-def open_backend(
-    recipes: Sequence[Recipe], in_memory: bool, resident: int = 1, here: bool = False
-) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once."""
+def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
+    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
+
+    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
+    data, None if it is not known.
+    """
     connection = None if here else CLUSTER.get()
     if connection is not None:
         return opened(Distributed(connection, recipes))
@@ -181,10 +183,10 @@ class Dataset:
 
     def begin(self, potentials: Mapping[str, Potential]) -> dict[str, Potential]:
         """The potentials, those that were never fitted as zero functions of this data."""
-        return {
-            kind: potential if potential.is_fitted else potential.begin(self.problem(kind))
-            for kind, potential in potentials.items()
-        }
+        for kind, potential in potentials.items():
+            if not potential.is_fitted:
+                potential.begin(self.problem(kind))
+        return dict(potentials)
 
     def fetch(self, function: PartFunction, states: Any) -> Iterable[Any]:
         """A function's result of every part, fetched one after another where they are not all in memory."""
@@ -214,9 +216,7 @@ def _by_kind(by_part: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFact
             facts.setdefault(kind, []).append(of_part)
     for kind, of_parts in facts.items():
         if len({own.shape for own in of_parts}) > 1:
-            raise PotentiaError(
-                f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
-            )
+            raise PotentiaError(ONE_SHAPE.format(kind=kind))
         lacking = next((own.without for own in of_parts if own.without is not None), None)
         if lacking is not None and any(own.some for own in of_parts):
             raise PotentiaError(f"{lacking} has no features for kind {kind!r}, but other examples have.")
@@ -318,20 +318,14 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
 
 
 def predict_to(
-    part: Part,
-    state: Mapping[str, Any],
-    path: str,
-    predictor: Predictor,
-    write: Callable[[str, list[Any]], None],
+    part: Part, state: Mapping[str, Any], path: str, predictor: Predictor, write: Callable[[str, list[Any]], None]
 ) -> tuple[Any, None]:
     """Write labels, or marginals, of every example to a file."""
     write(path, predict(part, state, predictor)[1])
     return state, None
 
 
-def count_correct(
-    part: Part, state: Mapping[str, Any], predictor: Predictor
-) -> tuple[Any, tuple[float, float]]:
+def count_correct(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, tuple[float, float]]:
     """Weight of the labelled variables predicted right, and of all labelled variables."""
     right = total = 0.0
     labels = predict(part, state, predictor)[1]

@@ -17,24 +17,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..base.optimise import Search, lbfgs
-from ..base.options import check_count, check_number
-from ..base.types import ArrayLike, Floats, PotentiaError, real_number, shown
+from ..base.types import ArrayLike, Floats, PotentiaError, check_count, check_number, real_number, shown
 from ..features.example import Example, Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
-from ..potentials.base import Potential
-from ..potentials.mlp import Differentiable
-from .base import (
-    Learner,
-    SavedState,
-    State,
-    Stop,
-    failure_of,
-    join_parameters,
-    movable,
-    set_parameters,
-    steps_made,
-)
+from ..potentials.base import Differentiable, Potential
+from .base import Learner, State, Stop, failure_of, join_parameters, movable, set_parameters, steps_made
 from .data import Dataset
 from .joint import Joint, pass_messages, restored_part, saved_part
 
@@ -134,7 +122,7 @@ class IteratedLogistic(Learner):
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero messages, and potentials as they are or zero."""
         potentials, solver = data.begin(potentials), self.solver_for(potentials)
-        joint = self._joint(data, potentials)
+        joint = Joint(data, self.epsilons(list(potentials)), self)
         limit = self.limit_for(solver)
         if solver != "direct":
             return State(potentials, limit, parts=joint.begin(potentials, list(potentials)))
@@ -143,7 +131,7 @@ class IteratedLogistic(Learner):
 
     def step(self, data: Dataset, state: State) -> State:
         """A step of L-BFGS, or a fit of every kind with message passing after each."""
-        joint = self._joint(data, state.potentials)
+        joint = Joint(data, self.epsilons(list(state.potentials)), self)
         solver = self.solver_for(state.potentials)
         if solver != "direct":
             return self._alternate(joint, state, solver)
@@ -158,9 +146,7 @@ class IteratedLogistic(Learner):
         set_parameters(moving, search.point)
         parts, losses = search.aux
         potentials = {**state.potentials, **moving}
-        return state.after(
-            _row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts
-        )
+        return state.after(_row(search.value, losses, potentials), potentials=potentials, arrays=arrays, parts=parts)
 
     def done(self, state: State) -> Stop | None:
         """Why the fit ends here; solvers that fit some kinds once are never unfinished."""
@@ -172,21 +158,18 @@ class IteratedLogistic(Learner):
         """The messages of every part."""
         return data.fetch(saved_part, state.parts)
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The saved messages and the optimiser's state."""
         arrays = state.arrays and Search.check(saved.arrays, len(state.arrays["point"]))
         parts = data.restore(restored_part, state.parts, saved.parts)
         return replace(state, arrays=arrays, parts=parts, history=saved.history)
-
-    def _joint(self, data: Dataset, potentials: Mapping[str, Potential]) -> Joint:
-        return Joint(data, self.epsilons(list(potentials)), self)
 
     def _alternate(self, joint: Joint, state: State, solver: str) -> State:
         """Algorithm 1.1 with kinds updated one after another, messages after each."""
         potentials, parts = {**state.potentials, **joint.zeros}, state.parts
         before = state.history[-1] if state.history else {}
         losses = {kind: before[f"loss_{kind}"] for kind in potentials if f"loss_{kind}" in before}
-        stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_stepped(potentials[kind])]
+        stepping = [kind for kind in joint.kinds if solver == "mixed" and _is_convex(potentials[kind])]
         measured: Mapping[str, float] = {}
         tol = _BETWEEN_FITS if self.message_tol is None else self.message_tol
         kinds = [kind for kind in joint.kinds if kind not in stepping]
@@ -206,9 +189,7 @@ class IteratedLogistic(Learner):
                 # the objective is asked for after the last one
                 measure = () if joint.soft or stepping or number < len(groups) - 1 else joint.kinds
                 unscored = joint.unscored(potentials, joint.kinds)
-                parts, measured = joint.parts.total(
-                    pass_messages, parts, unscored, 2 * self.sweeps, tol, measure
-                )
+                parts, measured = joint.parts.total(pass_messages, parts, unscored, 2 * self.sweeps, tol, measure)
         if stepping:
             parts, measured = self._steps(joint, stepping, potentials, parts, losses)
         objective = joint.objective(parts, potentials, measured)
@@ -216,12 +197,7 @@ class IteratedLogistic(Learner):
         return state.after(_row(objective, losses, potentials), potentials=potentials, parts=parts)
 
     def _steps(
-        self,
-        joint: Joint,
-        kinds: Sequence[str],
-        potentials: dict[str, Potential],
-        parts: Any,
-        losses: dict[str, float],
+        self, joint: Joint, kinds: Sequence[str], potentials: dict[str, Potential], parts: Any, losses: dict[str, float]
     ) -> tuple[Any, Mapping[str, float]]:
         """Some steps of L-BFGS over some kinds; the parts' states and what was measured, if the last step gained."""
         moving = movable(potentials, kinds)
@@ -248,11 +224,9 @@ class IteratedLogistic(Learner):
             return self.solver
         if self.hidden == "soft":
             return "alternating"
-        if all(
-            (isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()
-        ):
+        if all((isinstance(p, Differentiable) and not p.own_optimiser) or p.shared for p in potentials.values()):
             return "direct"
-        return "mixed" if any(p.convex and p.differentiable for p in potentials.values()) else "alternating"
+        return "mixed" if any(map(_is_convex, potentials.values())) else "alternating"
 
     def limit_for(self, solver: str) -> int:
         """The limit of iterations, where None that of the solver."""
@@ -265,9 +239,7 @@ class IteratedLogistic(Learner):
         """Refuse options and potentials that cannot be used."""
         self.check_choices({"solver": get_args(Solver), "hidden": ("drop", "soft")})
         if self.delta is not None and self.delta != "hamming" and not callable(self.delta):
-            raise PotentiaError(
-                f"delta must be 'hamming', None or a function of an example, not {shown(self.delta)}."
-            )
+            raise PotentiaError(f"delta must be 'hamming', None or a function of an example, not {shown(self.delta)}.")
         if self.iterations is not None:
             check_count("iterations", self.iterations)
         check_count("sweeps", self.sweeps)
@@ -281,12 +253,8 @@ class IteratedLogistic(Learner):
         if self.solver == "direct":
             others = [k for k, p in potentials.items() if not (p.differentiable or p.shared)]
             if others:
-                raise PotentiaError(
-                    f"solver='direct' needs differentiable potentials; that of {others[0]!r} is not."
-                )
-            others = [
-                k for k, p in potentials.items() if isinstance(p, Differentiable) and not p.full_precision
-            ]
+                raise PotentiaError(f"solver='direct' needs differentiable potentials; that of {others[0]!r} is not.")
+            others = [k for k, p in potentials.items() if isinstance(p, Differentiable) and not p.full_precision]
             if others:
                 raise PotentiaError(
                     f"solver='direct' makes line searches, for which the potential of {others[0]!r} is too imprecise: "
@@ -296,14 +264,12 @@ class IteratedLogistic(Learner):
             raise PotentiaError(f"hidden='soft' needs solver='alternating' (or 'auto'), not {self.solver!r}.")
 
 
-def _is_stepped(potential: Potential) -> bool:
+def _is_convex(potential: Potential) -> bool:
     """Whether the mixed solver moves it by L-BFGS."""
     return potential.convex and potential.differentiable
 
 
-def _row(
-    objective: float, losses: Mapping[str, float], potentials: Mapping[str, Potential]
-) -> dict[str, float]:
+def _row(objective: float, losses: Mapping[str, float], potentials: Mapping[str, Potential]) -> dict[str, float]:
     """A row of the history; kinds without a potential of the model are not shown."""
     return {"objective": objective, **{f"loss_{k}": loss for k, loss in losses.items() if k in potentials}}
 

@@ -17,20 +17,20 @@ from typing import Any
 
 import numpy as np
 
+from ..base.resources import iterate_items, thread_count
 from ..base.schema import Array, check_state, like
-from ..base.threads import iterate_items, thread_count
 from ..base.types import Floats, PotentiaError
 from ..graph.scores import Scores
 from ..inference.engine import Engine, Entropy, drive
 from ..inference.messages import make_engine
 from ..inference.pair_engine import PairEngine, suits_pairs
 from ..inference.region_engine import RegionEngine
-from ..kernels.logistic import loss_rows
+from ..kernels.linear_losses import loss_rows
 from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from ..potentials.base import Potential
-from ..potentials.inputs import example_ptr
-from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows, map_chunks
+from ..potentials.inputs import example_ptr, map_chunks
+from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows
 from ..potentials.tables import Zero
 from .data import Dataset
 from .part import Part, Shard, delta_tables
@@ -70,9 +70,7 @@ class JointSettings:
 class PairBias:
     """Biases of pairs made on demand from their two messages: (N, K) is too large to hold."""
 
-    def __init__(
-        self, lam: Floats, shape: tuple[int, ...], scale: float | Floats, extra: Any, epsilon: float
-    ) -> None:
+    def __init__(self, lam: Floats, shape: tuple[int, ...], scale: float | Floats, extra: Any, epsilon: float) -> None:
         self._lam, self._states, self._scale = lam, shape, scale
         self._extra, self._epsilon = extra, epsilon
         self.shape = (len(lam), shape[0] * shape[1])
@@ -242,9 +240,7 @@ def _scores(part: Part, state: PartState, potentials: Mapping[str, Potential]) -
     for kind, potential in potentials.items():
         if kind in part.shapes:
             potential.ready(part.n_rows(kind))
-            if kind in state["settings"].kept and not (
-                part.is_shared(kind, potential) or potential.by_weight
-            ):
+            if kind in state["settings"].kept and not (part.is_shared(kind, potential) or potential.by_weight):
                 scores[f"scores/{kind}"] = _scores_of(part, kind, potential, state)
                 scores[f"mark/{kind}"] = potential.scores_mark()
     return scores
@@ -285,9 +281,7 @@ def pass_messages(
         shard = part.shards[number]
         f, theta = _functions(part, shard, potentials, scored, messages.delta)
         messages.run(number, theta, iterations, tol)
-        return {
-            kind: _loss(part, shard, kind, f[kind], potentials, messages) for kind in measure if kind in f
-        }
+        return {kind: _loss(part, shard, kind, f[kind], potentials, messages) for kind in measure if kind in f}
 
     losses = dict.fromkeys((kind for kind in measure if kind in part.shapes), 0.0)
     for own in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
@@ -364,11 +358,7 @@ def restored_part(part: Part, state: PartState, saved: Mapping[str, Any]) -> tup
 
 
 def _functions(
-    part: Part,
-    shard: Shard,
-    potentials: Mapping[str, Potential],
-    state: PartState,
-    deltas: Mapping[str, Any],
+    part: Part, shard: Shard, potentials: Mapping[str, Potential], state: PartState, deltas: Mapping[str, Any]
 ) -> tuple[dict[str, Floats], dict[str, Any]]:
     """f of a shard's regions, or their weights, per kind, of one where all are equal; and w (epsilon f + Delta)."""
     f: dict[str, Floats] = {}
@@ -376,12 +366,7 @@ def _functions(
     for kind, scope in shard.graph.scopes.items():
         if not len(scope):
             continue
-        rows, shape, weights, delta = (
-            shard.rows[kind],
-            part.shapes[kind],
-            part.weights[kind],
-            deltas.get(kind),
-        )
+        rows, shape, weights, delta = (shard.rows[kind], part.shapes[kind], part.weights[kind], deltas.get(kind))
         by_weight = _is_by_weight(kind, potentials, deltas)
         f[kind] = part.function(kind, rows, potentials.get(kind), state, by_weight)
         table = state["settings"].epsilons[kind] * f[kind]
@@ -469,9 +454,7 @@ class Joint:
         fitted = copy.deepcopy(potential).fit_problem(self.problem(states, kind))
         return fitted, fitted.objective_ - fitted.penalty()
 
-    def objective(
-        self, states: Any, potentials: Mapping[str, Potential], losses: Mapping[str, float]
-    ) -> float:
+    def objective(self, states: Any, potentials: Mapping[str, Potential], losses: Mapping[str, float]) -> float:
         """The joint objective at the current functions and messages: sum over kinds of epsilon (loss + penalty).
 
         With soft targets: A(theta) - A(theta | labels) + penalties, both at the current messages.

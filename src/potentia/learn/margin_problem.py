@@ -15,8 +15,17 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph
 from ..graph.union import Union
 from ..inference.base import Inference
-from ..kernels.frank_wolfe import Design, MarginDual, WorkingSet, entries_of, fill_scores, step_batch
-from ..kernels.margin_chain import MarginChains, chain_answers, chain_pass
+from ..kernels.frank_wolfe import (
+    Design,
+    MarginChains,
+    MarginDual,
+    WorkingSet,
+    chain_answers,
+    chain_pass,
+    entries_of,
+    fill_scores,
+    step_batch,
+)
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
 from .part import Hamming, Part, delta_tables
@@ -235,9 +244,7 @@ def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:
     """Rows of all kinds below each other, their columns replaced by the places of the columns' parameters."""
     from scipy import sparse
 
-    columns = [
-        x.indices.astype(np.int64) * b.outputs + b.first for x, b in zip(features, blocks, strict=True)
-    ]
+    columns = [x.indices.astype(np.int64) * b.outputs + b.first for x, b in zip(features, blocks, strict=True)]
     ptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(x.indptr) for x in features]))])
     width = max(1, *(b.first + b.columns * b.outputs for b in blocks))
     parts = np.concatenate([x.data for x in features]), np.concatenate(columns), ptr
@@ -325,15 +332,6 @@ class ChainOracle:
         chain_pass(self.problem.design, dual, ws, self.chains, self.n_states, order)
 
 
-class _Answer(NamedTuple):
-    """Flat entries and their shares, in the order of the examples' regions; where each example's begin; their Delta."""
-
-    ptr: Ints
-    entry: Ints
-    share: Floats
-    losses: Floats
-
-
 class AnyOracle:
     """Any graph by any method: consecutive examples are joined and inferred together, then take their steps in turn.
 
@@ -360,20 +358,22 @@ class AnyOracle:
         """As `ChainOracle.answers`."""
         found = [self._answer(w, a, b, graph) for a, b, graph in self.shards]
         s = np.zeros(len(self.problem.design.truth))
-        for answer in found:
-            np.add.at(s, answer.entry, answer.share)
-        return s, np.concatenate([answer.losses for answer in found])
+        for _, entry, share, _ in found:
+            np.add.at(s, entry, share)
+        return s, np.concatenate([losses for *_, losses in found])
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
         """As `ChainOracle.descend`, a batch at a time."""
         design = self.problem.design
         for number in rng.permutation(len(self.batches)):
             a, b, graph = self.batches[number]
-            answer = self._answer(dual.w, a, b, graph)
-            step_batch(design, dual, ws, a, b, *answer)
+            step_batch(design, dual, ws, a, b, *self._answer(dual.w, a, b, graph))
 
-    def _answer(self, w: Floats, a: int, b: int, graph: Graph) -> _Answer:
-        """Answers of examples a .. b - 1, whose union is `graph`."""
+    def _answer(self, w: Floats, a: int, b: int, graph: Graph) -> tuple[Ints, Ints, Floats, Floats]:
+        """Answers of examples a .. b - 1, whose union is `graph`: where each begins, entries, shares; their Delta.
+
+        Flat entries and their shares are in the order of the examples' regions.
+        """
         problem = self.problem
         first, last = int(problem.design.row_ptr[a]), int(problem.design.row_ptr[b])
         scores = np.empty(entries_of(problem.design, first, last))
@@ -393,7 +393,7 @@ class AnyOracle:
                 losses += np.bincount(owner, delta[number, entry] * share, minlength=b - a)
         order = np.argsort(np.concatenate(places), kind="stable")
         ptr = np.concatenate([[0], np.cumsum(counts)])
-        return _Answer(ptr, np.concatenate(entries)[order], np.concatenate(shares)[order], losses)
+        return ptr, np.concatenate(entries)[order], np.concatenate(shares)[order], losses
 
     def _theta(self, kind: str, scores: Floats, begin: int, rows: slice) -> Floats:
         """F + Delta of a kind's regions."""

@@ -11,32 +11,16 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 
 from ..base.backend import CLUSTER, Backend, Local
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Rule, Schema, check_state, like
-from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, real_number, shown
+from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, real_number, shown
 from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
-from ..kernels.frank_wolfe import (
-    MarginDual,
-    WorkingSet,
-    assemble,
-    entries_of,
-    margins,
-    maximise_on_simplex,
-    revisit,
-)
+from ..kernels.frank_wolfe import MarginDual, WorkingSet, assemble, entries_of, margins, maximise_on_simplex, revisit
 from ..potentials.base import Potential, as_affine
-from .base import Learner, Row, SavedState, State, Stop, share
+from .base import Learner, State, Stop, share
 from .data import Dataset
-from .margin_problem import (
-    MarginProblem,
-    MarginSettings,
-    Oracle,
-    begin_margin,
-    problem_of,
-    write_parameters,
-)
+from .margin_problem import MarginProblem, MarginSettings, Oracle, begin_margin, problem_of, write_parameters
 from .part import Part
 
 SOLVERS = ("frank_wolfe", "one_slack")
@@ -156,7 +140,8 @@ class MaxMargin(Learner):
 
     def done(self, state: State) -> Stop | None:
         """Whether the gap is at most `tol` of the objective; one below zero shows that inference misses labellings."""
-        gap = _gap(state.history[-1]) if state.history else np.inf
+        row = state.history[-1] if state.history else {"gap": np.inf, "objective": 1.0}
+        gap = share(row["gap"], row["objective"])
         settled = self.tol > 0 and abs(gap) <= self.tol
         if not (settled or len(state.history) >= state.limit):
             return None
@@ -176,7 +161,7 @@ class MaxMargin(Learner):
             f"The gap was still {gap:.2g} of the objective after {len(state.history)} iterations; take {remedies}.",
         )
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The solver's state."""
         if not np.array_equal(saved.arrays.get("size", ()), state.arrays["size"]):
             raise PotentiaError("the checkpoint belongs to other examples or another learner.")
@@ -204,14 +189,7 @@ class MaxMargin(Learner):
             check_count("batch", self.batch, 1)
         self.check_inference("inference")
         if self.delta != "hamming" and not callable(self.delta):
-            raise PotentiaError(
-                f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}."
-            )
-
-
-def _gap(row: Row) -> float:
-    """The gap as a share of the objective."""
-    return share(row["gap"], row["objective"])
+            raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}.")
 
 
 def _square(eta: Floats, w: Floats) -> float:

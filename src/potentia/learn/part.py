@@ -24,6 +24,8 @@ from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
 #: Table entries of a shard: training holds the tables of one shard per thread, and they should stay in the cache.
 SHARD_ENTRIES = 200_000
+#: What regions of a kind must share, which a common function needs.
+ONE_SHAPE = "regions of kind {kind!r} have tables of different shapes; use one kind per shape."
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
 
@@ -135,7 +137,11 @@ class Part:
         for kind in kinds:
             holders = [k for k, graph in enumerate(graphs) if len(graph.scopes.get(kind, ()))]
             if holders:
-                self.shapes[kind] = _one_shape(kind, [graphs[k] for k in holders])
+                shapes = {graphs[k].shared_shape(kind) for k in holders}
+                shape = shapes.pop()
+                if shapes or shape is None:
+                    raise PotentiaError(ONE_SHAPE.format(kind=kind))
+                self.shapes[kind] = shape
                 self.targets[kind], self.weights[kind] = self._targets(kind)
                 self.features[kind] = self._stack(kind, holders)
         self.n_outputs = {kind: math.prod(shape) for kind, shape in self.shapes.items()}
@@ -162,12 +168,7 @@ class Part:
         return Rows(self.features[kind], self.targets[kind], NO_ROWS, None, weights)
 
     def function(
-        self,
-        kind: str,
-        rows: slice,
-        potential: Any,
-        state: Mapping[str, Any] | None = None,
-        by_weight: bool = False,
+        self, kind: str, rows: slice, potential: Any, state: Mapping[str, Any] | None = None, by_weight: bool = False
     ) -> Floats:
         """f of some rows, (n, K), or of one where all are equal, to be read only; kept scores where there are some.
 
@@ -310,17 +311,6 @@ def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
 def _given(example: Example, kind: str, whole: frozenset[str]) -> Any:
     """What an example gives the potential of a kind to read, or None."""
     return (example.inputs if kind in whole else example.features).get(kind)
-
-
-def _one_shape(kind: str, graphs: Sequence[Graph]) -> tuple[int, ...]:
-    """The table shape that all regions of a kind share: what a common function needs."""
-    shapes = {graph.shared_shape(kind) for graph in graphs}
-    shape = shapes.pop()
-    if shapes or shape is None:
-        raise PotentiaError(
-            f"regions of kind {kind!r} have tables of different shapes; use one kind per shape."
-        )
-    return shape
 
 
 def check_widths(kind: str, widths: set[Any]) -> None:

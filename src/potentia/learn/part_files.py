@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from ..base.files import new_folder
-from ..base.options import check_count
 from ..base.saving import read_file, reading, write_file
 from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
-from ..base.types import PotentiaError
+from ..base.types import PotentiaError, check_count
 from ..features.example import Example, Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
@@ -62,26 +61,6 @@ _FLAT: Schema = {
 }
 
 
-class FileSource(Source):
-    """The examples of a part file."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(path)
-
-    @property
-    def name(self) -> str:
-        """The file's path."""
-        return self.path
-
-    def load(self) -> list[Example]:
-        """The examples, checked like any others."""
-        return read_part(self.path)
-
-    def n_bytes(self) -> int | None:
-        """The file's size; None if it is not seen from here."""
-        return os.path.getsize(self.path) if os.path.exists(self.path) else None
-
-
 def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> Parts:
     """A data set in parts, which are read when they are visited.
 
@@ -121,15 +100,14 @@ def _items(items: Any) -> list[Any]:
     if hasattr(items, "to_delayed"):
         return list(items.to_delayed())
     if isinstance(items, Parts) or not isinstance(items, Iterable):
-        raise PotentiaError(
-            f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}."
-        )
+        raise PotentiaError(f"parts must be a folder or a list of paths and functions, not a {type(items).__name__}.")
     return list(items)
 
 
 def _source(item: Any) -> Source:
     if isinstance(item, str | os.PathLike):
-        return FileSource(item)
+        path = os.path.abspath(item)
+        return Loaded(partial(read_part, path), path, path)
     if hasattr(item, "__dask_graph__"):
         return Loaded(partial(_compute, item), str(getattr(item, "key", "delayed")))
     if callable(item):
@@ -171,35 +149,19 @@ def write_parts(
 # -- writing ---------------------------------------------------------------------------------------------------
 
 
-class _Graphs:
-    """Different graphs, numbered."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.found: list[Graph] = []
-        self.meta: list[dict[str, Any]] = []
-
-    def number(self, graph: Graph) -> int:
-        """The graph's number; what a union is made of comes before it."""
-        if graph.digest not in self.numbers:
-            made_of = [self.number(part) for part in graph.made_of]
-            self.numbers[graph.digest] = len(self.found)
-            self.found.append(graph)
-            regions = {kind: list(scope.shape) for kind, scope in graph.scopes.items()}
-            self.meta.append(
-                {
-                    "n_variables": graph.n_variables,
-                    "regions": regions,
-                    "forests": graph.n_forests,
-                    "parts": made_of or None,
-                }
-            )
-        return self.numbers[graph.digest]
+def _number(graph: Graph, graphs: list[Graph], numbers: dict[str, int]) -> int:
+    """The number of a graph among different ones, by its digest; what a union is made of comes before it."""
+    if graph.digest not in numbers:
+        for part in graph.made_of:
+            _number(part, graphs, numbers)
+        numbers[graph.digest] = len(graphs)
+        graphs.append(graph)
+    return numbers[graph.digest]
 
 
 def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> None:
     """Write consecutive examples to one file."""
-    graphs = _Graphs()
+    graphs, numbers = list[Graph](), dict[str, int]()
     matrices: dict[tuple[Any, ...], list[Any]] = {}
     inputs: list[Any] = []
     entries = []
@@ -212,7 +174,7 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
             stores[kind] = list(matrices).index(key)
         entries.append(
             {
-                "graph": graphs.number(example.graph),
+                "graph": _number(example.graph, graphs, numbers),
                 "name": example.name,
                 "features": stores,
                 "inputs": {kind: len(inputs) + k for k, kind in enumerate(example.inputs)},
@@ -221,14 +183,23 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
             }
         )
         inputs += example.inputs.values()
+    metas = [
+        {
+            "n_variables": graph.n_variables,
+            "regions": {kind: list(scope.shape) for kind, scope in graph.scopes.items()},
+            "forests": graph.n_forests,
+            "parts": [numbers[part.digest] for part in graph.made_of] or None,
+        }
+        for graph in graphs
+    ]
     content = {
-        "graphs": graphs.meta,
+        "graphs": metas,
         "examples": entries,
         "matrices": [{"sparse": key[1], "columns": key[3]} for key in matrices],
     }
     flat = {
-        "n_states": _joined([graph.n_states for graph in graphs.found], np.int64),
-        "scopes": _joined([s.ravel() for graph in graphs.found for s in graph.scopes.values()], np.int64),
+        "n_states": _joined([graph.n_states for graph in graphs], np.int64),
+        "scopes": _joined([s.ravel() for graph in graphs for s in graph.scopes.values()], np.int64),
         "labels": _joined([e.labels for e in examples if e.labels is not None], np.int64),
         "weights": _joined([e.weights for e in examples if e.weights is not None], np.float64),
     }
@@ -304,10 +275,7 @@ def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]
 
 def _read_union(parts: Sequence[Graph], stated: Graph) -> Graph:
     """The union of graphs, which must be the stated one; no union larger than that is made."""
-    size = (
-        sum(part.n_variables for part in parts),
-        sum(len(s) for part in parts for s in part.scopes.values()),
-    )
+    size = (sum(part.n_variables for part in parts), sum(len(s) for part in parts for s in part.scopes.values()))
     if size == (stated.n_variables, sum(map(len, stated.scopes.values()))):
         graph = Union(parts).graph
         same = graph.kinds == stated.kinds and np.array_equal(graph.n_states, stated.n_states)
@@ -327,9 +295,7 @@ def _read_example(
     features = {}
     for kind, number in meta["features"].items():
         if kind not in graph.scopes:
-            raise PotentiaError(
-                f"the saved part is damaged: it has features of {kind!r}, which a graph lacks."
-            )
+            raise PotentiaError(f"the saved part is damaged: it has features of {kind!r}, which a graph lacks.")
         features[kind] = _chosen(matrices, number, "matrix").take(len(graph.scopes[kind]))
     labels = flat["labels"].take(graph.n_variables) if meta["labels"] else None
     weights = flat["weights"].take(graph.n_variables) if meta["weights"] else None

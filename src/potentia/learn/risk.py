@@ -9,20 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
-from ..base.options import check_count, check_number
-from ..base.types import PotentiaError, real_number, shown
+from ..base.types import PotentiaError, check_count, check_number, real_number, shown
 from ..features.example import Examples
 from ..gradients.base import Gradient, Loss
 from ..gradients.entry import gradient_of
 from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
-from ..potentials.base import Potential
-from ..potentials.mlp import Differentiable
+from ..potentials.base import Differentiable, Potential
 from .base import (
     Learner,
     Row,
-    SavedState,
     State,
     Stop,
     failure_of,
@@ -161,7 +158,7 @@ class MarginalRisk(Learner):
         """Where the parts' inference starts next."""
         return data.fetch(saved_starts, state.parts)
 
-    def resume(self, data: Dataset, state: State, saved: SavedState) -> State:
+    def resume(self, data: Dataset, state: State, saved: State) -> State:
         """The optimiser's state in the stage that the history ended in."""
         numbers = state.arrays["stages"][:, 0].tolist()
         if saved.history[-1]["examples"] not in numbers:
@@ -196,11 +193,7 @@ class MarginalRisk(Learner):
         totals, parts = open_parts(data, self, number, self._n_batches(number))
         point = join_parameters(movable(state.potentials, state.potentials))
         arrays = Search(point).arrays() if self.batch is None else adam_start(point)
-        of_stage = {
-            "stages": state.arrays["stages"],
-            "stage": np.array([float(stage)]),
-            "totals": totals,
-        }
+        of_stage = {"stages": state.arrays["stages"], "stage": np.array([float(stage)]), "totals": totals}
         return replace(state, arrays={**of_stage, **arrays}, parts=parts, ended=False, failure=None)
 
     def _after(self, state: State, risk: Risk, search: Search, number: int) -> State:

@@ -13,17 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..base.backend import tree_total
-from ..base.memory import borrow_zeros
-from ..base.schema import prefixed
-from ..base.threads import iterate_items, thread_count
-from ..base.types import Floats
+from ..base.resources import borrow_zeros, iterate_items, thread_count
+from ..base.types import Floats, prefixed
 from ..gradients.base import Gradient, GradientError, Loss, Methods, check_starts
 from ..gradients.entry import gradient_of
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
-from ..potentials.base import Potential
-from ..potentials.mlp import Differentiable
+from ..potentials.base import Differentiable, Potential
 from ..potentials.problem import Rows
 from .base import movable, set_parameters
 from .data import Dataset
@@ -91,9 +88,7 @@ def first_examples(part: Part, state: PartState) -> tuple[PartState, tuple[dict[
     return state, (kinds, next((i for i, e in enumerate(part.examples) if observed(e).any()), None))
 
 
-def open_stage(
-    part: Part, state: PartState, stage: Stage, settings: RiskSettings
-) -> tuple[PartState, Floats]:
+def open_stage(part: Part, state: PartState, stage: Stage, settings: RiskSettings) -> tuple[PartState, Floats]:
     """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
     new, totals = {"settings": settings, "stage": stage}, np.zeros(stage.n_batches)
     for batch in range(stage.n_batches):
@@ -153,9 +148,7 @@ def evaluate_batch(
         start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
         methods = Methods(settings.inference, settings.gradient, settings.clamped, start)
         try:
-            value, d_theta = settings.loss.evaluate(
-                Scores(shard.graph, theta), shard.labels, shard.weights, methods
-            )
+            value, d_theta = settings.loss.evaluate(Scores(shard.graph, theta), shard.labels, shard.weights, methods)
         except GradientError as error:
             return np.inf, {}, str(error), start
         d_shared = {}
@@ -171,9 +164,7 @@ def evaluate_batch(
     value, doubts, new = 0.0, Counter[str](), dict(state)
     if settings.warm:
         new = {name: array for name, array in state.items() if not name.startswith(f"{batch}/")}
-    for number, (loss, d_shared, doubt, start) in enumerate(
-        iterate_items(of, range(len(part.shards)), threads)
-    ):
+    for number, (loss, d_shared, doubt, start) in enumerate(iterate_items(of, range(len(part.shards)), threads)):
         value += loss
         doubts.update([] if doubt is None else [doubt])
         for kind, slope in d_shared.items():
@@ -224,12 +215,7 @@ class Risk:
     """
 
     def __init__(
-        self,
-        data: Dataset,
-        ridge: float | None,
-        totals: Floats,
-        potentials: Mapping[str, Potential],
-        parts: Any,
+        self, data: Dataset, ridge: float | None, totals: Floats, potentials: Mapping[str, Potential], parts: Any
     ) -> None:
         self.data, self.ridge, self.totals, self.parts = data, ridge, totals, parts
         self.moving = movable(potentials, potentials)
@@ -255,11 +241,7 @@ class Risk:
 
 
 def begin_potentials(
-    data: Dataset,
-    ridge: float | None,
-    states: Any,
-    potentials: Mapping[str, Potential],
-    independent: bool,
+    data: Dataset, ridge: float | None, states: Any, potentials: Mapping[str, Potential], independent: bool
 ) -> dict[str, Potential]:
     """Zero functions of potentials that were never fitted, or plain logistic regressions of single variables.
 

@@ -13,12 +13,21 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from ..base.backend import releasing
-from ..base.options import check_choice, check_count, check_flag, check_function, check_number, check_type
 from ..base.progress import Bar
+from ..base.resources import one_blas_thread, thread_count
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
 from ..base.schema import TEXT, Array, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
-from ..base.threads import one_blas_thread, thread_count
-from ..base.types import Floats, PotentiaError, warn_caller
+from ..base.types import (
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_function,
+    check_number,
+    check_type,
+    warn_caller,
+)
 from ..features.attributes import (
     MAX_LABELS,
     AttributeIndex,
@@ -207,9 +216,7 @@ class ChainCRF(Registered, Params):
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None."""
         return list(chain.from_iterable(self._by_part(X, self._predict)))
 
-    def _by_part(
-        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]
-    ) -> Iterable[Any]:
+    def _by_part(self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any]) -> Iterable[Any]:
         """What a method gives for each part of the sequences, on the cluster if there is one; else they are one."""
         self._check_fitted()
         check_choice("decode", self.decode, _DECODERS)
@@ -254,9 +261,7 @@ class ChainCRF(Registered, Params):
             for paths in k_best_labels(*self._encoded(Sequences(X)), k, thread_count(self.threads))
         ]
 
-    def score(
-        self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None
-    ) -> float:
+    def score(self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None) -> float:
         """Share of known labels that are predicted correctly; y is None for `pt.parts`, which bring their labels."""
         if isinstance(X, Parts):
             counts = self._by_part(X, self._count)
@@ -420,9 +425,7 @@ def _compare(
     """How many labels are right, and how many are known."""
     check_label_type(y, classes)
     check_lengths(y, [len(row) for row in found])
-    pairs = [
-        (a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None
-    ]
+    pairs = [(a, b) for p, q in zip(found, y, strict=True) for a, b in zip(p, q, strict=True) if b is not None]
     return sum(a == b for a, b in pairs), len(pairs)
 
 

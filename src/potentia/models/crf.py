@@ -14,26 +14,27 @@ from typing import Any, ClassVar, Self, cast, overload
 from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import new_folder
 from ..base.html import facts_table
-from ..base.options import check_choice, check_flag, check_function, check_type
 from ..base.progress import Bar
+from ..base.resources import one_blas_thread, thread_count, using_threads
 from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
-from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check, prefixed
-from ..base.threads import one_blas_thread, thread_count, using_threads
-from ..base.types import Floats, Ints, PotentiaError, shown, warn_caller
+from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check
+from ..base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_flag,
+    check_function,
+    check_type,
+    prefixed,
+    shown,
+    warn_caller,
+)
 from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference, Result
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
-from ..learn.data import (
-    Dataset,
-    Predictor,
-    check_fit,
-    count_correct,
-    list_examples,
-    predict,
-    predict_to,
-    shard_scores,
-)
+from ..learn.data import Dataset, Predictor, check_fit, count_correct, list_examples, predict, predict_to, shard_scores
 from ..learn.iterated import IteratedLogistic
 from ..learn.part import Part
 from ..potentials.base import Potential
@@ -41,10 +42,7 @@ from ..potentials.base import Potential
 DECODES = ("mpm", "map")
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {
-    "learner": "a Learner, such as pt.IteratedLogistic()",
-    "inference": "an Inference, such as pt.TRW()",
-}
+_SUCH = {"learner": "a Learner, such as pt.IteratedLogistic()", "inference": "an Inference, such as pt.TRW()"}
 
 
 @dataclass(eq=False, repr=False)
@@ -179,9 +177,7 @@ class CRF(Registered):
     @overload
     def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
 
-    def predict_marginals(
-        self, examples: Examples, *, out: str | os.PathLike[str] | None = None
-    ) -> list[Any]:
+    def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
         """Marginals of every variable per example, (n_variables, max states); `out` is as in `predict`."""
         self._check()
         return self._over(examples, "marginals", out)
@@ -288,9 +284,7 @@ class CRF(Registered):
             fitted[kind] = Potential.from_state(meta, prefixed(arrays, f"{kind}/"))
             size = math.prod(found["shapes"][kind]) if kind in found["shapes"] else None
             if size != getattr(fitted[kind], "n_outputs_", None) or kind not in found["scales"]:
-                raise PotentiaError(
-                    f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables."
-                )
+                raise PotentiaError(f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables.")
         templates = {kind: _unfitted(p) for kind, p in fitted.items()}
         model = cls(
             templates,
@@ -354,10 +348,7 @@ class CRF(Registered):
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
         given = {name: getattr(self, name) for name in _NAMES[1:]}
-        shown = [
-            f"{{{inside}}}",
-            *(f"{name}={value!r}" for name, value in given.items() if value is not None),
-        ]
+        shown = [f"{{{inside}}}", *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
         return f"CRF({', '.join(shown)})"
 
     def _check(self) -> None:
@@ -365,19 +356,12 @@ class CRF(Registered):
             raise PotentiaError("potentials must map each kind to a potential.")
         for kind, potential in self.potentials.items():
             if not isinstance(potential, Potential):
-                raise PotentiaError(
-                    f"the potential of kind {kind!r} is {_described(potential)}, not a Potential."
-                )
+                raise PotentiaError(f"the potential of kind {kind!r} is {_described(potential)}, not a Potential.")
             if not isinstance(kind, str):
                 raise PotentiaError(f"a kind of potentials is named by a text, not {shown(kind)}.")
             if kind in _NAMES or "__" in kind:
-                raise PotentiaError(
-                    f"a kind cannot be called {kind!r}: parameters of the CRF have such names."
-                )
-        for name, given, wanted in (
-            ("learner", self.learner, Learner),
-            ("inference", self.inference, Inference),
-        ):
+                raise PotentiaError(f"a kind cannot be called {kind!r}: parameters of the CRF have such names.")
+        for name, given, wanted in (("learner", self.learner, Learner), ("inference", self.inference, Inference)):
             if given is not None and not isinstance(given, wanted):
                 raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
         if self.decode is not None:
@@ -393,10 +377,7 @@ class CRF(Registered):
 
 
 def _gathered(
-    examples: Examples,
-    potentials: Mapping[str, Potential],
-    shapes: Mapping[str, tuple[int, ...]],
-    here: bool = False,
+    examples: Examples, potentials: Mapping[str, Potential], shapes: Mapping[str, tuple[int, ...]], here: bool = False
 ) -> Dataset:
     """The examples in parts, checked against potentials fitted on tables of these shapes."""
     data = Dataset.of(examples, potentials, here=here)

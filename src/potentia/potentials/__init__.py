@@ -1,12 +1,11 @@
 """Potentials: functions from features to scores, each able to lower a biased logistic loss."""
 
 from .adapters import LightGBM
-from .base import Potential
+from .base import Differentiable, Potential
 from .boosting import Boosting
 from .linear import Linear
-from .mlp import MLP, Differentiable
-from .tables import Constant, Temperature, Zero
-from .weighted import Potts, Scaled, TruncatedLinear, TruncatedQuadratic
+from .mlp import MLP
+from .tables import Constant, Potts, Scaled, Temperature, TruncatedLinear, TruncatedQuadratic, Zero
 
 __all__ = [
     "MLP",

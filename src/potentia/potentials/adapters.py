@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ..base.resources import thread_count
 from ..base.schema import TEXT, Items, Rule, Schema
-from ..base.threads import thread_count
 from ..base.types import Floats, PotentiaError
 from .base import Potential
 from .problem import Batch, Problem
@@ -24,6 +25,7 @@ def _check_texts(values: dict[str, Any]) -> bool:
     return all(checked_text(text, *sizes) for text in values["models_"])
 
 
+@dataclass(eq=False, repr=False)
 class LightGBM(Potential):
     """Boosted trees by LightGBM, one tree per configuration and round, with the bias as initial score.
 
@@ -34,38 +36,22 @@ class LightGBM(Potential):
     quite two rows, because leaves are limited by counts. Saved as LightGBM's own text.
     """
 
-    saved: ClassVar[Schema] = {
-        **Potential.saved,
-        "models_": Items(TEXT),
-        "texts": Rule(_check_texts),
-    }
+    saved: ClassVar[Schema] = {**Potential.saved, "models_": Items(TEXT), "texts": Rule(_check_texts)}
 
-    models_: list[str]
-
-    def __init__(
-        self,
-        rounds: int = 100,
-        learning_rate: float = 0.1,
-        num_leaves: int = 31,
-        max_delta_step: float = 8.0,
-        more_rounds: int = 20,
-        params: dict[str, Any] | None = None,
-        seed: int = 0,
-    ):
-        self.rounds = rounds
-        self.learning_rate = learning_rate
-        self.num_leaves = num_leaves
-        self.max_delta_step = max_delta_step
-        self.more_rounds = more_rounds
-        self.params = params
-        self.seed = seed
+    rounds: int = 100
+    learning_rate: float = 0.1
+    num_leaves: int = 31
+    max_delta_step: float = 8.0
+    more_rounds: int = 20
+    params: dict[str, Any] | None = None
+    seed: int = 0
 
     def _begin(self, problem: Problem) -> None:
         if problem.n_features == 0:
             raise PotentiaError("LightGBM needs at least one feature, x has none.")
         if problem.n_outputs < 2:
             raise PotentiaError(f"LightGBM needs at least two configurations, got {problem.n_outputs}.")
-        self.models_ = []
+        self.models_: list[str] = []
 
     def _fit(self, problem: Problem) -> None:
         lightgbm = _import_lightgbm()
@@ -88,9 +74,7 @@ class LightGBM(Potential):
             booster = lightgbm.train(self._settings() | {"objective": objective}, data, n_rounds)
         except lightgbm.basic.LightGBMError as error:
             reason = str(error).splitlines()[0]
-            raise PotentiaError(
-                f"LightGBM refuses these features or options ({reason}): scale the features."
-            ) from None
+            raise PotentiaError(f"LightGBM refuses these features or options ({reason}): scale the features.") from None
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
@@ -171,15 +155,7 @@ def checked_text(text: str, n_features: int, n_outputs: int) -> str:
         parts = ["tree\n" + _lines(_fields(head), _HEAD)]
         for number, tree in enumerate(trees):
             _check_tree(tree, n_features)
-            named = (
-                "num_leaves",
-                "num_cat",
-                *_OF_NODES,
-                *_OF_LEAVES,
-                *_CATEGORICAL,
-                "is_linear",
-                "shrinkage",
-            )
+            named = ("num_leaves", "num_cat", *_OF_NODES, *_OF_LEAVES, *_CATEGORICAL, "is_linear", "shrinkage")
             parts.append(f"Tree={number}\n" + _lines(tree, named))
         return "\n".join([*parts, "end of trees\n"])
     except (ValueError, KeyError, IndexError, OverflowError):
@@ -208,17 +184,12 @@ def _check_tree(tree: Fields, n_features: int) -> None:
     n_nodes = n_leaves - 1
     lengths = dict.fromkeys(_OF_NODES, n_nodes) | dict.fromkeys(_OF_LEAVES, n_leaves if n_nodes else None)
     for name, length in lengths.items():
-        if (
-            name in tree
-            and length is not None
-            and len([float(word) for word in tree[name].split()]) != length
-        ):
+        if name in tree and length is not None and len([float(word) for word in tree[name].split()]) != length:
             raise ValueError
     if len(tree["leaf_value"].split()) != n_leaves:
         raise ValueError
     columns = [
-        tree[name].split()
-        for name in ("split_feature", "decision_type", "threshold", "left_child", "right_child")
+        tree[name].split() for name in ("split_feature", "decision_type", "threshold", "left_child", "right_child")
     ]
     for node, (feature, kind, threshold, *children) in enumerate(zip(*columns, strict=True)):
         inside = all(node < int(child) < n_nodes or -n_leaves <= int(child) < 0 for child in children)

@@ -1,4 +1,4 @@
-"""`Potential`: a function from features to log-scores that learners fit."""
+"""`Potential`: a function from features to log-scores that learners fit; `Differentiable`: one with parameters."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+from ..base.optimise import Search, begin, lbfgs
 from ..base.saving import Registered
 from ..base.schema import Count, Number, Schema
-from ..base.types import ArrayLike, Floats, PotentiaError
-from .inputs import example_ptr, is_sparse, stored_per_row
-from .problem import (
-    NO_LABELS,
-    NO_ROWS,
-    NO_WEIGHT,
-    Batch,
-    Problem,
-    Rows,
-    check_features,
-    make_problem,
-    map_chunks,
-)
+from ..base.types import ArrayLike, Floats, PotentiaError, check_count, check_number
+from .inputs import example_ptr, is_sparse, map_chunks, stored_per_row, sum_chunks
+from .problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Batch, Problem, Rows, check_features, make_problem
 from .saving import Arrays, pack, restore
+
+#: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
+MORE_STEPS = 20
 
 
 class Params:
@@ -195,9 +189,7 @@ class Potential(Params, Registered, ABC):
         map_chunks(fill, shape[0], width, self.threaded, example_ptr(x))
         return scores
 
-    def loss(
-        self, x: ArrayLike | None, y: ArrayLike, bias: Any = None, weight: ArrayLike | None = None
-    ) -> float:
+    def loss(self, x: ArrayLike | None, y: ArrayLike, bias: Any = None, weight: ArrayLike | None = None) -> float:
         """The summed biased logistic loss of these rows, without penalty."""
         self._check_fitted()
         n_outputs = self.n_outputs_ if bias is None else None
@@ -284,28 +276,126 @@ class Potential(Params, Registered, ABC):
         if n_features != self.n_features_:
             raise PotentiaError(f"x has {n_features} features but {name} was fitted on {self.n_features_}.")
         if n_outputs != self.n_outputs_:
-            raise PotentiaError(
-                f"The rows have {n_outputs} configurations but {name} was fitted on {self.n_outputs_}."
-            )
+            raise PotentiaError(f"The rows have {n_outputs} configurations but {name} was fitted on {self.n_outputs_}.")
 
 
-@runtime_checkable
-class Affine(Protocol):
-    """A potential f(x) = [x, 1] T with one table T of parameters."""
+class Differentiable(Potential):
+    """A potential with parameters, for learners that follow gradients through all kinds at once.
 
-    def design(self, x: Any) -> Any:
-        """The features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps expanded or left out."""
+    Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
+    """
 
-    def own_ridge(self, n_columns: int) -> Floats:
-        """The ridge that the potential itself puts on each row of its table, (D,)."""
+    differentiable: ClassVar[bool] = True
+    #: Scores and derivatives are precise enough for line searches.
+    full_precision: ClassVar[bool] = True
+    #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
+    own_optimiser: ClassVar[bool] = False
 
-    def set_table(self, table: Floats) -> None:
-        """Take T (D, K); the potential must have been started."""
+    @property
+    @abstractmethod
+    def parameters(self) -> Floats:
+        """All parameters as one vector (a copy)."""
+
+    @parameters.setter
+    @abstractmethod
+    def parameters(self, vector: Floats) -> None: ...
+
+    @abstractmethod
+    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
+        """The penalty and its gradient with respect to `parameters`; `ridge` takes the place of the own one."""
+
+    @abstractmethod
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats: ...
+
+    @property
+    def n_parameters(self) -> int:
+        """Length of `parameters`."""
+        return int(self.parameters.size)
+
+    def step_size(self, rate: float) -> float:
+        """Size of a stochastic learner's steps in these parameters; `rate` is the learner's."""
+        return rate
+
+    def penalty(self) -> float:
+        """The penalty that is added to the summed loss."""
+        return self.penalty_and_gradient()[0]
+
+    def vjp(self, x: Any, d_scores: Floats, *, trusted: bool = False) -> Floats:
+        """sum_n J_n' d_scores_n, the gradient with respect to `parameters`; x (N, d), d_scores (N, K).
+
+        `trusted`: x is a finite matrix, dense or CSR, of the right width, and is not checked again.
+        """
+        n_rows = len(d_scores)
+        if not trusted:
+            self._check_fitted()
+            x = check_features(x, n_rows, self.unit)
+            self._check_sizes(x.shape[1], d_scores.shape[1])
+        if x.shape[0] != n_rows:
+            raise PotentiaError(f"x has {x.shape[0]} rows but d_scores has {n_rows}.")
+        if is_sparse(x):  # in pieces, sparse rows would each make a dense gradient
+            return self._vjp(x[:], d_scores)
+
+        def of(rows: slice) -> Floats:
+            return self._vjp(x[rows], d_scores[rows])
+
+        gradient = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(x))
+        return np.zeros(self.n_parameters) if gradient is None else np.asarray(gradient, dtype=np.float64)
+
+    def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
+        """The gradient with respect to `parameters` from that with respect to `theta_values`."""
+        return self.vjp(x, d_values, trusted=True)
+
+    def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
+        """The summed loss, without penalty, and its gradient with respect to `parameters`."""
+        loss, slope = problem.sum(self._slope, width=self._width(), threaded=self.threaded)
+        return float(loss), slope
+
+    def minimise(self, problem: Problem, max_iter: int, tol: float) -> tuple[float, float]:
+        """L-BFGS until no component of the mean gradient exceeds tol; the penalised loss before and after.
+
+        A first fit takes at most `max_iter` steps, a further one MORE_STEPS.
+        """
+        check_count("max_iter", max_iter)
+        check_number("tol", tol)
+
+        def objective(vector: Floats) -> tuple[float, Floats]:
+            self.parameters = vector
+            value, gradient = self.loss_and_gradient(problem)
+            penalty, d_penalty = self.penalty_and_gradient()
+            return (value + penalty) / scale, (gradient + d_penalty) / scale
+
+        scale = problem.total_weight
+        search = begin(Search(self.parameters), objective)
+        before = latest = search.value
+        for _ in range(max_iter if self.n_fits_ == 0 else min(max_iter, MORE_STEPS)):
+            if np.abs(search.gradient).max(initial=0.0) <= tol:
+                break
+            search = lbfgs(search, objective, 20)
+            if latest - search.value <= 1e-15 * max(abs(latest), 1.0):
+                break
+            latest = search.value
+        self.parameters = search.point
+        return before * scale, search.value * scale
+
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        """Loss and gradient of some rows."""
+        loss, slope = batch.loss_and_slope(self._scores(batch.x))
+        return loss, self._vjp(batch.x, slope)
+
+    def _checked(self, vector: Floats) -> Floats:
+        values = np.asarray(vector, dtype=np.float64)
+        if values.shape != (self.n_parameters,):
+            raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
+        return values
 
 
-def as_affine(kind: str, potential: Potential) -> Affine:
-    """The potential, refused where it is not linear in its parameters."""
-    if not isinstance(potential, Affine) or potential.by_weight:
+def as_affine(kind: str, potential: Potential) -> Any:
+    """The potential, refused where it is not f(x) = [x, 1] T with one table T (D, K) of parameters.
+
+    Such a potential has `design(x)`, the features that multiply the table: [x, 1] (N, D), dense or CSR, x perhaps
+    expanded or left out; `own_ridge(n_columns)`, its ridge on each row of the table, (D,); and `set_table(table)`.
+    """
+    if not hasattr(potential, "set_table") or potential.by_weight:
         raise PotentiaError(
             f"the potential of {kind!r} must be linear in its parameters (Linear, Constant or Zero), "
             f"not {type(potential).__name__}."

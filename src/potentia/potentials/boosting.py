@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, Ints, PotentiaError, real_number, shown
-from ..kernels.decision_trees import (
-    MAX_BINS,
-    PAD,
-    fill_statistics,
-    fit_leaves,
-    measure,
-    measure_rest,
-    pack,
-    partition,
-)
-from ..kernels.logistic import loss_rows
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_number, real_number, shown
+from ..kernels.decision_trees import MAX_BINS, PAD, fill_statistics, fit_leaves, measure, measure_rest, pack, partition
+from ..kernels.linear_losses import loss_rows
 from .base import Potential
-from .problem import Batch, Problem, Rows, map_chunks, map_parts
-from .tree_ensemble import (
-    Binned,
-    Codes,
-    GrowingEnsemble,
-    TreeEnsemble,
-    all_cells,
-    cell_of,
-    count_bins,
-    draw_edges,
-    encode,
-)
+from .inputs import map_chunks
+from .problem import Batch, Problem, map_parts
+from .tree_ensemble import Binned, Codes, TreeEnsemble, all_cells, cell_of, count_bins, draw_edges, encode
 
 #: A node of at least this many codes is worth the hand-over to other threads.
 _MANY = 1 << 20
@@ -120,16 +102,17 @@ class Growth:
 
     def _measure(self, leaf: _Leaf, counted: _Leaf | None = None) -> None:
         """Fill the leaf's sums, from its rows or from its parent's less its counted sibling's; find its best split."""
-        sums, found = self._pool[leaf.slot], (self._limits, self._pool[leaf.slot], self._gains, self._cuts)
+        sums = self._pool[leaf.slot]
+        outputs = self._limits, sums, self._gains, self._cuts
 
         def count(first: int, last: int) -> None:
             rows = self._order[leaf.start : leaf.stop]
             where = self.n_outputs, self._bin_ptr, first, last
-            measure(self._codes, self._statistics, *where, rows, *found)
+            measure(self._codes, self._statistics, *where, rows, *outputs)
 
         def subtract(first: int, last: int) -> None:
             assert counted is not None
-            measure_rest(self._pool[counted.slot], self.n_outputs, self._bin_ptr, first, last, *found)
+            measure_rest(self._pool[counted.slot], self.n_outputs, self._bin_ptr, first, last, *outputs)
 
         work = count if counted is None else subtract
         size = (leaf.stop - leaf.start) * len(self._gains) if counted is None else sums.size
@@ -150,23 +133,6 @@ _LEAF_TOL = 1e-4
 _MANY_ROWS = 50_000
 
 
-@dataclass(frozen=True)
-class Rules:
-    """How a round grows and fits its tree; shares are of the weight of the rows the round sees."""
-
-    shrinkage: float
-    subsample: int | None
-    min_leaf: float
-    min_split: float
-    max_leaves: int
-    refit: bool
-
-    @property
-    def max_open(self) -> int:
-        """How many leaves can at once be heavy enough to be split."""
-        return min(self.max_leaves, int(1 / max(self.min_split, 2 * self.min_leaf) + 1e-6))
-
-
 class Rounds:
     """A boosting run on one problem: `step` adds one tree.
 
@@ -176,65 +142,68 @@ class Rounds:
     process are drawn for many rounds at once.
     """
 
-    def __init__(self, problem: Problem, edges: Floats, rules: Rules, forest: TreeEnsemble, n_rounds: int):
-        self.problem = problem
-        self.edges = edges
-        self.rules = rules
-        self.n_rounds = n_rounds
-        self.binned = Binned.of(problem, edges)
-        self.trees = GrowingEnsemble(forest, n_rounds, 2 * rules.max_leaves - 1)
-        self.size = min(problem.n_rows, rules.subsample or problem.n_rows)
-        self._growth = Growth(count_bins(edges), problem.n_outputs, rules.max_leaves, rules.max_open + 2)
+    def __init__(self, problem: Problem, options: Boosting, n_rounds: int, rng: np.random.Generator):
+        self.problem, self.options, self.n_rounds = problem, options, n_rounds
+        self.edges, self.before = options.edges_, options.forest
+        #: Trees added by `step`, each as an ensemble.
+        self.grown: list[TreeEnsemble] = []
+        self.binned = Binned.of(problem, self.edges)
+        self.size = min(problem.n_rows, options.subsample or problem.n_rows)
+        # the slack makes 1 / 0.01 come to 100
+        max_leaves = int(1 / options.min_leaf + 1e-6)
+        if options.max_leaves is not None:
+            max_leaves = min(max_leaves, options.max_leaves)
+        # how many leaves can at once be heavy enough to be split
+        max_open = min(max_leaves, int(1 / max(options.min_split, 2 * options.min_leaf) + 1e-6))
+        self._growth = Growth(count_bins(self.edges), problem.n_outputs, max_leaves, max_open + 2)
         self._statistics = np.empty((self.size, self._growth.width))
-        self._forest = forest
-        #: Trees there were before.
-        self.n_before = len(forest.depths)
-        #: Scores of all codes by the trees there were, and by those added since.
+        #: Scores of all codes by the trees there were, and by those added since; None if they are not stored.
         self._start = self._kept_scores()
-        self._added = None if self._start is None else np.zeros_like(self._start)
-        self._drawn = Drawn(problem, self.size, n_rounds)
+        self._more = None if self._start is None else np.zeros_like(self._start)
+        self._drawn = _draw_rows(problem, self.size, n_rounds, rng)
 
     def _kept_scores(self) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows."""
         if self.binned is None:
             return None
-        n = len(self.binned.codes)
-        walks_kept = n * (self.n_before + self.n_rounds)
-        walks_drawn = self.size * self.n_rounds * (self.n_before + self.n_rounds / 2)
+        n, n_before = len(self.binned.codes), len(self.before.depths)
+        walks_kept = n * (n_before + self.n_rounds)
+        walks_drawn = self.size * self.n_rounds * (n_before + self.n_rounds / 2)
         if n * self.problem.n_outputs > _MAX_KEPT_SCORES or (self.size < n and walks_drawn < walks_kept):
             return None
-        return self._forest.scores(self.binned.codes)
+        return self.before.scores(self.binned.codes)
 
-    def step(self, rng: np.random.Generator) -> None:
+    def step(self) -> None:
         """Draw rows, grow a tree on the gradient, fit its leaves on the loss, shrink it and add it."""
-        batch, codes, scores = self._draw(rng)
+        batch, codes, scores = self._score(*next(self._drawn))
         residual = self._residual(batch, scores)
         fill_statistics(residual, batch.weight, self._statistics)
         tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
-        values = self._leaf_values(tree, batch, scores)
-        self.trees.append(tree.nodes, self.rules.shrinkage * values, tree.depth)
-        if self._added is not None and self.binned is not None:
-            self.trees.forest().add_to(self._added, self.binned.codes, self.trees.n_trees - 1)
+        values = self.options.shrinkage * self._leaf_values(tree, batch, scores)
+        self.grown.append(TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth])))
+        if self._more is not None and self.binned is not None:
+            self.grown[-1].add_to(self._more, self.binned.codes)
+
+    def added(self) -> TreeEnsemble:
+        """The trees added by `step`."""
+        return TreeEnsemble.join([TreeEnsemble.empty(self.problem.n_outputs), *self.grown])
 
     def losses(self, shares: Sequence[float]) -> Floats:
         """The summed loss of all rows when the trees added by `step` are multiplied by each of the shares."""
-        added = self.trees.forest(), self.n_before
-        listed = None
+        added, listed = self.added(), None
         if self.binned is not None and self.binned.listed:
             codes = self.binned.codes
-            listed = self.binned.n_bins, self._forest.scores(codes), added[0].scores(codes, self.n_before)
-        return np.array(self.problem.sum(_share_losses, self.edges, self._forest, added, shares, listed))
+            listed = self.binned.n_bins, self.before.scores(codes), added.scores(codes)
+        return np.array(self.problem.sum(_share_losses, self.edges, self.before, added, shares, listed))
 
-    def _draw(self, rng: np.random.Generator) -> tuple[Batch, Codes, Floats]:
-        """The rows of this round, their codes and their scores."""
-        rows, batch = self._drawn.next(rng)
-        coded = self.binned is not None and not self.binned.listed
-        codes = self.binned.codes[rows] if coded and self.binned is not None else encode(batch.x, self.edges)
-        if self._start is not None and self._added is not None and self.binned is not None:
-            place = self.binned.place(rows, codes)
-            return batch, codes, self._start[place] + self._added[place]
-        before = _before(batch, codes, self._forest)
-        return batch, codes, before + self.trees.forest().scores(codes, self.n_before)
+    def _score(self, rows: slice | Ints, batch: Batch) -> tuple[Batch, Codes, Floats]:
+        """The rows of this round with their codes and their scores."""
+        binned = self.binned
+        codes = encode(batch.x, self.edges) if binned is None or binned.listed else binned.codes[rows]
+        if self._start is not None and self._more is not None and binned is not None:
+            place = binned.place(rows, codes)
+            return batch, codes, self._start[place] + self._more[place]
+        return batch, codes, _before(batch, codes, self.before) + self.added().scores(codes)
 
     def _residual(self, batch: Batch, scores: Floats) -> Floats:
         residual = np.empty_like(scores)
@@ -251,14 +220,14 @@ class Rounds:
         total = float(weight.sum()) if len(weight) else float(self.size)
         noise = 1e-14 * float(np.vdot(residual, residual)) * self.size / total
         # the slack keeps a share such as 1 % of 100 rows from failing by rounding
-        shares = np.array([self.rules.min_leaf, self.rules.min_split]) * total * (1 - 1e-9)
+        shares = np.array([self.options.min_leaf, self.options.min_split]) * total * (1 - 1e-9)
         return np.append(shares, noise)
 
     def _leaf_values(self, tree: Tree, batch: Batch, scores: Floats) -> Floats:
         """Leaf vectors (nodes, K) of the tree, not yet shrunk."""
         values = np.zeros((len(tree.nodes), self.problem.n_outputs))
         rows = scores + batch.bias if len(batch.bias) else scores
-        how = self.rules.refit, _LEAF_TOL, values
+        how = self.options.refit, _LEAF_TOL, values
 
         def fit(first: int, last: int) -> None:
             targets = batch.labels, batch.soft, batch.weight
@@ -269,41 +238,25 @@ class Rounds:
         return values
 
 
-class Drawn:
-    """The rows of round after round: those of one where they are in this process, of many at once elsewhere."""
-
-    def __init__(self, problem: Problem, size: int, n_rounds: int) -> None:
-        self.problem, self.size, self.left = problem, size, n_rounds
-        self._waiting: list[Ints] = []
-        self._numbers: Ints = np.zeros(0, np.int64)
-        self._table: Rows | None = None
-
-    def next(self, rng: np.random.Generator) -> tuple[slice | Ints, Batch]:
-        """Row numbers, ascending, and the rows."""
-        if self.size == self.problem.n_rows:
-            if self._table is None and not self.problem.local:
-                self._table = self.problem.draw(slice(None)).table()
-            every = slice(None)
-            return every, self.problem.draw(every) if self._table is None else self._table.take(every)
-        if self.problem.local:
-            rows = self._choose(rng)
-            return rows, self.problem.draw(rows)
-        if not self._waiting:
-            self._fetch(rng)
-        assert self._table is not None
-        rows = self._waiting.pop(0)
-        return rows, self._table.take(np.searchsorted(self._numbers, rows))
-
-    def _choose(self, rng: np.random.Generator) -> Ints:
-        return np.sort(rng.choice(self.problem.n_rows, self.size, replace=False))
-
-    def _fetch(self, rng: np.random.Generator) -> None:
-        """Choose the rows of the next rounds and gather all of them."""
-        n_rounds = max(1, min(self.left, _MAX_FETCHED // self.size))
-        self.left -= n_rounds
-        self._waiting = [self._choose(rng) for _ in range(n_rounds)]
-        self._numbers = np.unique(np.concatenate(self._waiting))
-        self._table = self.problem.draw(self._numbers).table()
+def _draw_rows(
+    problem: Problem, size: int, n_rounds: int, rng: np.random.Generator
+) -> Iterator[tuple[slice | Ints, Batch]]:
+    """Row numbers, ascending, and the rows of round after round; elsewhere those of many rounds are fetched at once."""
+    if size == problem.n_rows:
+        every = slice(None)
+        rows = problem.draw(every) if problem.local else problem.draw(every).table().take(every)
+        yield from repeat((every, rows))
+    while True:
+        together = 1 if problem.local else max(1, min(n_rounds, _MAX_FETCHED // size))
+        n_rounds -= together
+        chosen = [np.sort(rng.choice(problem.n_rows, size, replace=False)) for _ in range(together)]
+        if problem.local:
+            yield chosen[0], problem.draw(chosen[0])
+            continue
+        fetched = np.unique(np.concatenate(chosen))
+        table = problem.draw(fetched).table()
+        for numbers in chosen:
+            yield numbers, table.take(np.searchsorted(fetched, numbers))
 
 
 def _before(batch: Batch, codes: Codes, forest: TreeEnsemble) -> Floats:
@@ -317,7 +270,7 @@ def _share_losses(
     batch: Batch,
     edges: Floats,
     before: TreeEnsemble,
-    added: tuple[TreeEnsemble, int],
+    added: TreeEnsemble,
     shares: Sequence[float],
     listed: tuple[Ints, Floats, Floats] | None,
 ) -> Floats:
@@ -330,17 +283,17 @@ def _share_losses(
         cell = cell_of(codes, listed[0])
         start, more = listed[1][cell], listed[2][cell]
     else:
-        start = _before(batch, codes, before)
-        more = added[0].scores(codes, added[1])
+        start, more = _before(batch, codes, before), added.scores(codes)
     return np.array([batch.loss(start + share * more) for share in shares])
 
 
 #: A node keeps its feature's number in 16 bits.
 _MAX_FEATURES = 1 << 16
-#: What a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
+#: Factors that a fit may multiply its new trees by: those that fit the noise of the rows drawn help when taken in part.
 _SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
+@dataclass(eq=False, repr=False)
 class Boosting(Potential):
     """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
 
@@ -366,9 +319,7 @@ class Boosting(Potential):
         "depths_": Array("i8", ("T",), low=0, below="m+1"),
         "nodes_": Array("i8", ("m",), low=0, below=2**56),
         "values_": Array("f8", ("m", "K")),
-        "bins": Rule(
-            lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"
-        ),
+        "bins": Rule(lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"),
         "trees": Rule(
             lambda values: TreeEnsemble(
                 *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
@@ -377,37 +328,17 @@ class Boosting(Potential):
         ),
     }
 
-    edges_: Floats
-    nodes_: Ints
-    values_: Floats
-    node_ptr_: Ints
-    depths_: Ints
-
-    def __init__(
-        self,
-        rounds: int = 200,
-        shrinkage: float = 0.25,
-        subsample: int | None = 10_000,
-        min_leaf: float = 0.01,
-        min_split: float = 0.025,
-        max_leaves: int | None = None,
-        bins: int = 256,
-        refit: bool = True,
-        restart: bool = False,
-        more_rounds: int = 20,
-        seed: int = 0,
-    ):
-        self.rounds = rounds
-        self.shrinkage = shrinkage
-        self.subsample = subsample
-        self.min_leaf = min_leaf
-        self.min_split = min_split
-        self.max_leaves = max_leaves
-        self.bins = bins
-        self.refit = refit
-        self.restart = restart
-        self.more_rounds = more_rounds
-        self.seed = seed
+    rounds: int = 200
+    shrinkage: float = 0.25
+    subsample: int | None = 10_000
+    min_leaf: float = 0.01
+    min_split: float = 0.025
+    max_leaves: int | None = None
+    bins: int = 256
+    refit: bool = True
+    restart: bool = False
+    more_rounds: int = 20
+    seed: int = 0
 
     @property
     def n_trees(self) -> int:
@@ -415,11 +346,12 @@ class Boosting(Potential):
         return len(self.depths_)
 
     @property
-    def _forest(self) -> TreeEnsemble:
+    def forest(self) -> TreeEnsemble:
+        """All trees, as views of `nodes_`, `values_`, `node_ptr_` and `depths_`."""
         return TreeEnsemble(self.nodes_, self.values_, self.node_ptr_, self.depths_)
 
-    @_forest.setter
-    def _forest(self, forest: TreeEnsemble) -> None:
+    @forest.setter
+    def forest(self, forest: TreeEnsemble) -> None:
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
@@ -429,7 +361,7 @@ class Boosting(Potential):
                 f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {(problem.n_rows, problem.n_features)}."
             )
         self.edges_ = np.full((problem.n_features, MAX_BINS), np.inf)
-        self._forest = TreeEnsemble.empty(problem.n_outputs)
+        self.forest = TreeEnsemble.empty(problem.n_outputs)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         check_count("seed", self.seed)
@@ -438,17 +370,17 @@ class Boosting(Potential):
         rounds = self.begin_rounds(problem, rng)
         first = len(self.values_)
         for _ in range(rounds.n_rounds):
-            rounds.step(rng)
+            rounds.step()
         losses = rounds.losses(_SHARES)
         best = int(np.nanargmin(losses))
         if best:
-            self._forest = rounds.trees.forest().copy()
+            self.forest = TreeEnsemble.join([rounds.before, *rounds.grown])
             self.values_[first:] *= _SHARES[best]
         return float(losses[0] if before is None else before), float(losses[best])
 
     def begin_rounds(self, problem: Problem, rng: np.random.Generator) -> Rounds:
         """Settle the bins and get ready for rounds, whose `step` can then be timed or watched one by one."""
-        rules = self._rules()
+        self._check_rules()
         if self.subsample is None and not problem.local:
             raise PotentiaError(
                 "Boosting(subsample=None) reads all rows in every round, but they are not all in memory: give a number."
@@ -456,9 +388,8 @@ class Boosting(Potential):
         from_zero = self.restart or self.n_trees == 0
         if from_zero:
             self.edges_ = draw_edges(problem, self.bins, rng)
-            self._forest = TreeEnsemble.empty(problem.n_outputs)
-        n_rounds = self.rounds if from_zero else self.more_rounds
-        return Rounds(problem, self.edges_, rules, self._forest, n_rounds)
+            self.forest = TreeEnsemble.empty(problem.n_outputs)
+        return Rounds(problem, self, self.rounds if from_zero else self.more_rounds, rng)
 
     def scores_mark(self) -> Any:
         """The bins and the number of trees: further trees only add to scores."""
@@ -472,9 +403,9 @@ class Boosting(Potential):
         if not same or self._tabulated() is not None:
             scores[:] = self._scores(x)
         elif n_trees < self.n_trees:
-            self._forest.add_to(scores, encode(x, self.edges_), n_trees)
+            self.forest.add_to(scores, encode(x, self.edges_), n_trees)
 
-    def _rules(self) -> Rules:
+    def _check_rules(self) -> None:
         for name in ("shrinkage", "min_split"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         for name, least in (("rounds", 0), ("more_rounds", 0), ("bins", 2)):
@@ -486,17 +417,13 @@ class Boosting(Potential):
             raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {shown(self.min_leaf)}.")
         if self.bins > MAX_BINS:
             raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}.")
-        # the slack makes 1 / 0.01 come to 100
-        most = int(1 / self.min_leaf + 1e-6)
-        leaves = most if self.max_leaves is None else min(most, self.max_leaves)
-        return Rules(self.shrinkage, self.subsample, self.min_leaf, self.min_split, leaves, self.refit)
 
     def ready(self, n_rows: int) -> None:
         """Tabulate the function, once per fit, if it has far fewer different values than there are rows."""
         if self._tabulated() is None:
             cells = all_cells(count_bins(self.edges_), n_rows)
             if cells is not None:
-                self._table = self.values_, self._forest.scores(cells)
+                self._table = self.values_, self.forest.scores(cells)
 
     def _tabulated(self) -> Floats | None:
         """The table made of the current trees, if there is one."""
@@ -506,4 +433,4 @@ class Boosting(Potential):
     def _scores(self, x: Any) -> Floats:
         codes = encode(x, self.edges_)
         table = self._tabulated()
-        return self._forest.scores(codes) if table is None else table[cell_of(codes, count_bins(self.edges_))]
+        return self.forest.scores(codes) if table is None else table[cell_of(codes, count_bins(self.edges_))]

@@ -1,13 +1,21 @@
-"""What potentials read: feature matrices of many examples as one, or arrays of whole examples."""
+"""Inputs of potentials: feature matrices of many examples stacked as one, or arrays of whole examples."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import nullcontext
+from functools import reduce
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ..base.backend import add
+from ..base.resources import iterate_items, map_items, thread_count
 from ..base.types import Floats, Ints, finite_array, lazy
+
+T = TypeVar("T")
 
 #: Examples with fewer rows than this on average are joined after all: visiting them one by one would take longer.
 _FEW_ROWS = 256
@@ -37,9 +45,7 @@ class Inputs:
         if all(part.rows is None for part in parts):
             return cls(arrays, sizes)
         first = np.cumsum([0, *(part._first[-1] for part in parts)])
-        return cls(
-            arrays, sizes, np.concatenate([p._numbers + k for p, k in zip(parts, first, strict=False)])
-        )
+        return cls(arrays, sizes, np.concatenate([p._numbers + k for p, k in zip(parts, first, strict=False)]))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -118,9 +124,12 @@ class Stack:
     def __getitem__(self, rows: Any) -> Any:
         if len(self._blocks) == 1:
             chosen = self._rows[0]
-            if chosen is None and isinstance(rows, slice) and rows == slice(None):
-                return _wide(self._blocks[0])
-            return _wide(self._blocks[0][rows if chosen is None else chosen[rows]])
+            matrix = self._blocks[0]
+            if chosen is not None or not (isinstance(rows, slice) and rows == slice(None)):
+                matrix = matrix[rows if chosen is None else chosen[rows]]
+            if isinstance(matrix, np.ndarray):
+                return np.ascontiguousarray(matrix, dtype=np.float64)
+            return matrix.astype(np.float64, copy=False)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             return self._range(start, max(start, stop))
@@ -135,9 +144,7 @@ class Stack:
         done = start
         while done < stop:
             last = min(stop, int(self._ptr[first + 1]))
-            x[done - start : last - start] = self._piece(
-                first, done - self._ptr[first], last - self._ptr[first]
-            )
+            x[done - start : last - start] = self._piece(first, done - self._ptr[first], last - self._ptr[first])
             done, first = last, first + 1
         return x
 
@@ -188,3 +195,59 @@ def is_sparse(x: Any) -> bool:
 def stored_per_row(x: Any) -> int:
     """Numbers that a row of sparse features stores, on average."""
     return x.row_entries if isinstance(x, Stack) else int(x.nnz) // max(x.shape[0], 1)
+
+
+# -- pieces of rows ---------------------------------------------------------------------------------------------
+
+#: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
+_PIECE = 1 << 18
+#: Locked while pieces are worked on that must not be worked on by several threads.
+_ALONE = threading.RLock()
+
+
+def row_chunks(n_rows: int, width: int, least: int = 256, ptr: Sequence[int] | None = None) -> list[slice]:
+    """Consecutive slices of rows, each of about _PIECE numbers when a row holds `width` of them.
+
+    With `ptr`, offsets of examples in the rows, slices are whole examples, at least one each.
+    """
+    size = max(least, _PIECE // max(1, width))
+    if ptr is None:
+        return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
+    cuts = [0]
+    for start, stop in pairwise(ptr):
+        if stop - cuts[-1] > size and start > cuts[-1]:
+            cuts.append(start)
+    return [slice(a, b) for a, b in pairwise([*cuts, n_rows]) if b > a]
+
+
+def map_chunks(
+    function: Callable[[slice], T], n_rows: int, width: int, threaded: bool = True, ptr: Sequence[int] | None = None
+) -> list[T]:
+    """function(rows) for every chunk, results in the order of the rows whatever the number of threads.
+
+    Where it is not `threaded`, other threads that call it so wait. `ptr` as in `row_chunks`.
+    """
+    chunks = row_chunks(n_rows, width, ptr=ptr)
+    if threaded:
+        return map_items(function, chunks, thread_count(None))
+    with _ALONE:
+        return [function(rows) for rows in chunks]
+
+
+def sum_chunks(
+    function: Callable[[slice], Any],
+    n_rows: int,
+    width: int,
+    threaded: bool = True,
+    least: int = 256,
+    ptr: Sequence[int] | None = None,
+) -> Any:
+    """The sum of function(rows) over chunks, added up in the order of the rows; None if there are no rows.
+
+    Results are added as they come, few are held at a time. `least`: rows that a chunk has at least. `ptr` as in
+    `row_chunks`.
+    """
+    chunks = row_chunks(n_rows, width, least, ptr)
+    with nullcontext() if threaded else _ALONE:
+        results = iterate_items(function, chunks, thread_count(None) if threaded else 1)
+        return reduce(add, results, None)

@@ -6,11 +6,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ..base.options import check_number
 from ..base.schema import FLAG, Array, Either, Field, Rule, Schema, Size
-from ..base.types import Floats, Ints, PotentiaError
-from ..kernels.logistic import linear_loss_rows
-from .mlp import Differentiable
+from ..base.types import Floats, Ints, PotentiaError, check_number
+from ..kernels.linear_losses import linear_loss_rows
+from .base import Differentiable
 from .problem import Batch, Problem, check_features
 from .saving import is_transformer
 
@@ -52,9 +51,7 @@ class Linear(Differentiable):
         "coordinates_": Array("f8", ("r", "K"), order="K"),
         "table_": Array("f8", ("D", "K"), order="K"),
         "offset_": Array("f8", ("D",), nullable=True),
-        "width": Rule(
-            lambda values: _n_columns(values) == len(values["table_"]), "differs from that of table_"
-        ),
+        "width": Rule(lambda values: _n_columns(values) == len(values["table_"]), "differs from that of table_"),
     }
 
     basis_: Floats
@@ -187,9 +184,7 @@ class Linear(Differentiable):
     def parameters(self, vector: Floats) -> None:
         self.coordinates_ = self._checked(vector).reshape(self.coordinates_.shape).copy()
         diagonal = self.basis_.ndim == 1
-        self.table_ = (
-            (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
-        )
+        self.table_ = (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
         if self.offset_ is not None:
             self.table_[-1] -= self.offset_ @ self.table_
 
@@ -265,9 +260,7 @@ def _finite(moments: Moments | None) -> Moments | None:
         product, total, _ = moments
         bad = ~np.isfinite(product if product.ndim == 1 else product.diagonal()) | ~np.isfinite(total)
         if bad.any():
-            raise PotentiaError(
-                f"feature {bad.argmax()} of x holds values whose squares overflow: scale the features."
-            )
+            raise PotentiaError(f"feature {bad.argmax()} of x holds values whose squares overflow: scale the features.")
     return moments
 
 

@@ -1,138 +1,22 @@
-"""Potentials with a flat vector of parameters: `Differentiable`, and `MLP`."""
+"""`MLP`: a network with one hidden layer as a potential."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.optimise import Search, begin, lbfgs
-from ..base.options import check_count, check_number
 from ..base.schema import Array, Count, Schema, Size
-from ..base.types import Floats, PotentiaError
-from .base import Potential
-from .inputs import example_ptr, is_sparse
-from .problem import Batch, Problem, check_features, sum_chunks
-
-#: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
-MORE_STEPS = 20
-
-
-class Differentiable(Potential):
-    """A potential with parameters, for learners that follow gradients through all kinds at once.
-
-    Use: `start`, then set `parameters`, read `scores`, and pull d loss / d scores back with `vjp`.
-    """
-
-    differentiable: ClassVar[bool] = True
-    #: Scores and derivatives are precise enough for line searches.
-    full_precision: ClassVar[bool] = True
-    #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
-    own_optimiser: ClassVar[bool] = False
-
-    @property
-    @abstractmethod
-    def parameters(self) -> Floats:
-        """All parameters as one vector (a copy)."""
-
-    @parameters.setter
-    @abstractmethod
-    def parameters(self, vector: Floats) -> None: ...
-
-    @abstractmethod
-    def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
-        """The penalty and its gradient with respect to `parameters`; `ridge` takes the place of the own one."""
-
-    @abstractmethod
-    def _vjp(self, x: Any, d_scores: Floats) -> Floats: ...
-
-    @property
-    def n_parameters(self) -> int:
-        """Length of `parameters`."""
-        return int(self.parameters.size)
-
-    def step_size(self, rate: float) -> float:
-        """Size of a stochastic learner's steps in these parameters; `rate` is the learner's."""
-        return rate
-
-    def penalty(self) -> float:
-        """The penalty that is added to the summed loss."""
-        return self.penalty_and_gradient()[0]
-
-    def vjp(self, x: Any, d_scores: Floats, *, trusted: bool = False) -> Floats:
-        """sum_n J_n' d_scores_n, the gradient with respect to `parameters`; x (N, d), d_scores (N, K).
-
-        `trusted`: x is a finite matrix, dense or CSR, of the right width, and is not checked again.
-        """
-        n_rows = len(d_scores)
-        if not trusted:
-            self._check_fitted()
-            x = check_features(x, n_rows, self.unit)
-            self._check_sizes(x.shape[1], d_scores.shape[1])
-        if x.shape[0] != n_rows:
-            raise PotentiaError(f"x has {x.shape[0]} rows but d_scores has {n_rows}.")
-        if is_sparse(x):  # in pieces, sparse rows would each make a dense gradient
-            return self._vjp(x[:], d_scores)
-
-        def of(rows: slice) -> Floats:
-            return self._vjp(x[rows], d_scores[rows])
-
-        gradient = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(x))
-        return np.zeros(self.n_parameters) if gradient is None else np.asarray(gradient, dtype=np.float64)
-
-    def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
-        """The gradient with respect to `parameters` from that with respect to `theta_values`."""
-        return self.vjp(x, d_values, trusted=True)
-
-    def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
-        """The summed loss, without penalty, and its gradient with respect to `parameters`."""
-        loss, slope = problem.sum(self._slope, width=self._width(), threaded=self.threaded)
-        return float(loss), slope
-
-    def minimise(self, problem: Problem, max_iter: int, tol: float) -> tuple[float, float]:
-        """L-BFGS until no component of the mean gradient exceeds tol; the penalised loss before and after.
-
-        A first fit takes at most `max_iter` steps, a further one MORE_STEPS.
-        """
-        check_count("max_iter", max_iter)
-        check_number("tol", tol)
-
-        def objective(vector: Floats) -> tuple[float, Floats]:
-            self.parameters = vector
-            value, gradient = self.loss_and_gradient(problem)
-            penalty, d_penalty = self.penalty_and_gradient()
-            return (value + penalty) / scale, (gradient + d_penalty) / scale
-
-        scale = problem.total_weight
-        search = begin(Search(self.parameters), objective)
-        before = latest = search.value
-        for _ in range(max_iter if self.n_fits_ == 0 else min(max_iter, MORE_STEPS)):
-            if np.abs(search.gradient).max(initial=0.0) <= tol:
-                break
-            search = lbfgs(search, objective, 20)
-            if latest - search.value <= 1e-15 * max(abs(latest), 1.0):
-                break
-            latest = search.value
-        self.parameters = search.point
-        return before * scale, search.value * scale
-
-    def _slope(self, batch: Batch) -> tuple[float, Floats]:
-        """Loss and gradient of some rows."""
-        loss, slope = batch.loss_and_slope(self._scores(batch.x))
-        return loss, self._vjp(batch.x, slope)
-
-    def _checked(self, vector: Floats) -> Floats:
-        values = np.asarray(vector, dtype=np.float64)
-        if values.shape != (self.n_parameters,):
-            raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
-        return values
-
+from ..base.types import Floats, PotentiaError, check_count, check_number
+from .base import Differentiable
+from .problem import Batch, Problem
 
 #: Batches whose rows are gathered together.
 _DRAWN = 256
 
 
+@dataclass(eq=False, repr=False)
 class MLP(Differentiable):
     r"""A network :math:`f(x) = W \tanh(V x)`, fitted by stochastic gradients with momentum [ILR-chapter sec. 1.9.5].
 
@@ -160,31 +44,15 @@ class MLP(Differentiable):
         "weights_": Array("f8", ("n_weights",)),
     }
 
-    mean_: Floats
-    scale_: Floats
-    weights_: Floats
-
-    def __init__(
-        self,
-        hidden: int = 100,
-        learning_rate: float = 0.25,
-        momentum: float = 0.9,
-        batch: int = 100,
-        epochs: int = 5,
-        ridge: float = 0.0,
-        standardise: bool = True,
-        seed: int = 0,
-        sample: int = 1_000_000,
-    ):
-        self.hidden = hidden
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.batch = batch
-        self.epochs = epochs
-        self.ridge = ridge
-        self.standardise = standardise
-        self.seed = seed
-        self.sample = sample
+    hidden: int = 100
+    learning_rate: float = 0.25
+    momentum: float = 0.9
+    batch: int = 100
+    epochs: int = 5
+    ridge: float = 0.0
+    standardise: bool = True
+    seed: int = 0
+    sample: int = 1_000_000
 
     def _begin(self, problem: Problem) -> None:
         check_count("hidden", self.hidden, 1)
@@ -204,9 +72,7 @@ class MLP(Differentiable):
         """Refuse another number of hidden units than the fitted network has."""
         size = (self.n_features_ + 1) * self.hidden + (self.hidden + 1) * self.n_outputs_
         if len(self.weights_) != size:
-            raise PotentiaError(
-                f"This MLP was fitted with another number of hidden units than {self.hidden}."
-            )
+            raise PotentiaError(f"This MLP was fitted with another number of hidden units than {self.hidden}.")
 
     def _layers(self, vector: Floats) -> tuple[Floats, Floats]:
         """V (d + 1, hidden) and W (hidden + 1, K) as views of a flat vector."""

@@ -2,82 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.backend import Backend, Local, add
-from ..base.options import check_count
-from ..base.threads import iterate_items, map_items, thread_count
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, lazy, plain_array, real_numbers
-from ..kernels.logistic import loss_rows
-from .inputs import Inputs, example_ptr, is_sparse, join_matrices, stored_per_row
+from ..base.backend import Backend, Local
+from ..base.resources import map_items, thread_count
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_count, lazy, plain_array, real_numbers
+from ..kernels.linear_losses import loss_rows
+from .inputs import Inputs, example_ptr, is_sparse, join_matrices, map_chunks, stored_per_row, sum_chunks
 
 T = TypeVar("T")
-
-#: Doubles per piece: large enough to hide the cost of a call, small enough to stay in cache.
-_PIECE = 1 << 18
-#: Locked while pieces are worked on that must not be worked on by several threads.
-_ALONE = threading.RLock()
-
-
-def row_chunks(n_rows: int, width: int, least: int = 256, ptr: Sequence[int] | None = None) -> list[slice]:
-    """Consecutive slices of rows, each of about _PIECE numbers when a row holds `width` of them.
-
-    With `ptr`, offsets of examples in the rows, slices are whole examples, at least one each.
-    """
-    size = max(least, _PIECE // max(1, width))
-    if ptr is None:
-        return [slice(start, min(start + size, n_rows)) for start in range(0, n_rows, size)]
-    cuts = [0]
-    for start, stop in pairwise(ptr):
-        if stop - cuts[-1] > size and start > cuts[-1]:
-            cuts.append(start)
-    return [slice(a, b) for a, b in pairwise([*cuts, n_rows]) if b > a]
-
-
-def map_chunks(
-    function: Callable[[slice], T],
-    n_rows: int,
-    width: int,
-    threaded: bool = True,
-    ptr: Sequence[int] | None = None,
-) -> list[T]:
-    """function(rows) for every chunk, results in the order of the rows whatever the number of threads.
-
-    Where it is not `threaded`, other threads that call it so wait. `ptr` as in `row_chunks`.
-    """
-    chunks = row_chunks(n_rows, width, ptr=ptr)
-    if threaded:
-        return map_items(function, chunks, thread_count(None))
-    with _ALONE:
-        return [function(rows) for rows in chunks]
-
-
-def sum_chunks(
-    function: Callable[[slice], Any],
-    n_rows: int,
-    width: int,
-    threaded: bool = True,
-    least: int = 256,
-    ptr: Sequence[int] | None = None,
-) -> Any:
-    """The sum of function(rows) over chunks, added up in the order of the rows; None if there are no rows.
-
-    Results are added as they come, few are held at a time. `least`: rows that a chunk has at least. `ptr` as in
-    `row_chunks`.
-    """
-    chunks = row_chunks(n_rows, width, least, ptr)
-    with nullcontext() if threaded else _ALONE:
-        results = iterate_items(function, chunks, thread_count(None) if threaded else 1)
-        return reduce(add, results, None)
 
 
 def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
@@ -90,18 +29,6 @@ def map_parts(function: Callable[[int, int], T], n: int) -> list[T]:
 NO_ROWS: Floats = np.zeros((0, 0))
 NO_WEIGHT: Floats = np.zeros(0)
 NO_LABELS: Ints = np.zeros(0, np.int64)
-
-
-class BiasRows(Protocol):
-    """A bias: a shape (N, K) and rows on demand, by slice or by array of row numbers.
-
-    An array does; so does an object that makes rows when asked, for tables too large to hold. Several threads
-    may ask at once.
-    """
-
-    shape: tuple[int, ...]
-
-    def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 class Batch:
@@ -171,13 +98,15 @@ class Batch:
 class Rows:
     """Rows in one place.
 
-    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K), weight (N,), f(x) if kept.
+    x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K) or None, weight (N,), f(x) if known. The bias
+    is an array, or anything with a shape that makes rows when asked for a slice or an array of row numbers, by several
+    threads at once: for tables too large to hold.
     """
 
     x: Any
     labels: Ints
     soft: Floats
-    bias: BiasRows | None
+    bias: Any
     weight: Floats
     scores: Floats | None = None
 
@@ -202,9 +131,7 @@ class Rows:
             width = width - self.x.shape[1] + stored
             least = max(least, 4 * self.x.shape[1] // max(stored, 1))
         ptr = example_ptr(self.x)
-        return sum_chunks(
-            lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr
-        )
+        return sum_chunks(lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr)
 
 
 #: The rows of a kind in a part, of the part and its state.
@@ -284,17 +211,15 @@ class Problem:
         n_features = int(table.x.shape[1])
         return cls(Local([table]), None, _itself, [len(table)], n_features, n_outputs, table.total_weight)
 
-    def sum(
-        self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
-    ) -> Any:
+    def sum(self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True) -> Any:
         """The sum over all rows of function(batch, *args), called for pieces of consecutive rows.
 
         It returns a number, an array, or a tuple of them. `width`: numbers that a row takes while it is worked on,
         which sets the size of pieces. `threaded`: several threads may call it at once.
         """
-        return self._parts.total(
-            _sum_rows, self._states, self._rows_of, function, args, self._width(width), threaded
-        )[1]
+        return self._parts.total(_sum_rows, self._states, self._rows_of, function, args, self._width(width), threaded)[
+            1
+        ]
 
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
@@ -304,10 +229,7 @@ class Problem:
         numbers = np.arange(self.n_rows)[rows] if isinstance(rows, slice) else np.asarray(rows)
         order = np.argsort(numbers, kind="stable")
         cuts = np.searchsorted(numbers[order], self._ptr)
-        local = [
-            numbers[order[a:b]] - first
-            for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)
-        ]
+        local = [numbers[order[a:b]] - first for a, b, first in zip(cuts[:-1], cuts[1:], self._ptr[:-1], strict=True)]
         _, tables = self._parts.map(_draw_rows, self._states, self._rows_of, own=local)
         tables = [table for table in tables if table is not None]
         back = np.empty_like(order)
@@ -321,9 +243,7 @@ class Problem:
             for start in range(0, len(table), size):
                 yield table.take(slice(start, start + size))
 
-    def collect(
-        self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True
-    ) -> Any:
+    def collect(self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True) -> Any:
         """function(batch, *args) (n, ...) of all rows below each other, for results that are small."""
         _, parts = self._parts.map(
             _collect_rows, self._states, self._rows_of, function, args, self._width(width), threaded
@@ -334,7 +254,7 @@ class Problem:
         """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
         _, of_parts = self._parts.map(_row_cuts, self._states, self._rows_of)
         cuts = zip(of_parts, self._ptr[:-1].tolist(), strict=True)
-        return np.array([0, *(first + end for own, first in cuts for end in (own or [0])[1:])])
+        return np.array([0, *(first + end for ends, first in cuts for end in (ends or [0])[1:])])
 
     @property
     def local(self) -> bool:
@@ -351,9 +271,7 @@ def _join(tables: Sequence[Rows]) -> Rows:
     join = Inputs.join if isinstance(first.x, Inputs) else join_matrices
     x = join([t.x for t in tables])
     bias = None if first.bias is None else np.concatenate([t.bias[:] for t in tables if t.bias is not None])
-    scores = (
-        None if first.scores is None else np.concatenate([t.scores for t in tables if t.scores is not None])
-    )
+    scores = None if first.scores is None else np.concatenate([t.scores for t in tables if t.scores is not None])
     labels, soft = (np.concatenate([getattr(t, name) for t in tables]) for name in ("labels", "soft"))
     weight = NO_WEIGHT
     if any(len(t.weight) for t in tables):
@@ -362,19 +280,12 @@ def _join(tables: Sequence[Rows]) -> Rows:
 
 
 def make_problem(
-    x: Any,
-    y: ArrayLike,
-    bias: Any,
-    weight: ArrayLike | None,
-    n_outputs: int | None,
-    unit: str = "row",
+    x: Any, y: ArrayLike, bias: Any, weight: ArrayLike | None, n_outputs: int | None, unit: str = "row"
 ) -> Problem:
     """Check everything, drop rows of weight zero, and settle the number of configurations."""
     target = plain_array(y, "y")
     if target.ndim not in (1, 2):
-        raise PotentiaError(
-            f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}."
-        )
+        raise PotentiaError(f"y must be labels (N,) or target distributions (N, K), got shape {target.shape}.")
     if len(target) == 0:
         raise PotentiaError("There are no rows to fit on: y is empty.")
     features = check_features(x, len(target), unit)
@@ -410,9 +321,7 @@ def check_features(x: Any, n_rows: int | None = None, unit: str = "row") -> Any:
         return np.zeros((n_rows, 0))
     if hasattr(x, "tocsr"):
         if unit != "sparse row":
-            raise PotentiaError(
-                "x is sparse, but this potential takes dense features: use Linear or x.toarray()."
-            )
+            raise PotentiaError("x is sparse, but this potential takes dense features: use Linear or x.toarray().")
         x = x.tocsr().astype(np.float64)
         values = x.data
     else:

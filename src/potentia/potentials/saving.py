@@ -35,8 +35,7 @@ def pack(potential: Any, fitted: dict[str, Any]) -> tuple[dict[str, Any], Arrays
     """(JSON-able dictionary, arrays) of the hyper-parameters and the fitted attributes."""
     arrays: Arrays = {}
     params = {
-        key: _pack_value(f"params.{key}", value, arrays)
-        for key, value in potential.get_params(deep=False).items()
+        key: _pack_value(f"params.{key}", value, arrays) for key, value in potential.get_params(deep=False).items()
     }
     learned = {key: _pack_value(f"fitted.{key}", value, arrays) for key, value in fitted.items()}
     return {"class": saved_name(type(potential)), "params": params, "fitted": learned}, arrays
@@ -100,10 +99,7 @@ _FITTED = {
 
 
 _PER_FEATURE = Array("f8", ("d",), optional=True)
-_ARRAYS = {
-    "n_features_out_": Array("f8", ()),
-    "n_samples_seen_": Either(Array("f8", ()), Array("f8", ("d",))),
-}
+_ARRAYS = {"n_features_out_": Array("f8", ()), "n_samples_seen_": Either(Array("f8", ()), Array("f8", ("d",)))}
 
 #: Types of parameters besides plain values.
 _LISTS = tuple | list | np.ndarray | np.generic

@@ -1,17 +1,24 @@
-"""One table of scores for all rows."""
+"""Potentials that score with one table: the same for all rows, a scaled copy of the features, or a weight times it.
+
+`pt.Potts(weight)` is a value of `theta`. `pt.Potts()` is a potential: its weight is a linear function of the features
+of a pair, w(x) = x v + b, so that it has a few parameters instead of a table of them.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..base.options import check_number
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, PotentiaError
-from ..kernels.logistic import linear_loss_rows
-from .base import Potential
-from .mlp import Differentiable
+from ..base.types import Floats, PotentiaError, check_number, real_numbers, shown
+from ..graph.tables import Cost, WeightedTable, check_cut
+from ..kernels.linear_losses import linear_loss_rows
+from .base import Differentiable, Potential
+from .inputs import map_chunks
+from .linear import Linear
 from .problem import Batch, Problem
 
 
@@ -121,9 +128,7 @@ class Temperature(Differentiable):
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "weight_": Array("f8", (1,)),
-        "columns": Rule(
-            lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"
-        ),
+        "columns": Rule(lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"),
     }
 
     weight_: Floats
@@ -160,3 +165,170 @@ class Temperature(Differentiable):
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
         return np.array([np.einsum("ij,ij->", x, d_scores)])
+
+
+@dataclass(eq=False, repr=False)
+class WeightPotential(WeightedTable, Linear):
+    r"""Scores :math:`f(x) = w(x) T` with one fixed table T and a learned weight :math:`w(x) = x v + b`.
+
+    The penalty is :math:`\frac{1}{2} \text{ridge} |v|^2`; b is not penalised. With `weight` it is a value of theta and
+    cannot be fitted. `coef_` (d, 1) and the last row of `table_` are v and b.
+    """
+
+    by_weight: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **Linear.saved,
+        "coordinates_": Array("f8", ("r", 1), order="K"),
+        "table_": Array("f8", ("D", 1), order="K"),
+    }
+
+    transformer = None
+
+    weight: Any = None
+    _: KW_ONLY
+    ridge: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-6
+    intercept: bool = True
+
+    def _begin(self, problem: Problem) -> None:
+        if self.weight is not None:
+            raise PotentiaError(
+                f"{type(self).__name__} with a weight is a value of theta; a potential learns its weight: leave it out."
+            )
+        self._unit_row(problem.n_outputs)
+        super()._begin(problem)
+        # products with one column depend on the memory order, which files do not keep
+        self.basis_ = np.ascontiguousarray(self.basis_)
+        self.coordinates_ = np.zeros((self.basis_.shape[-1], 1))
+        self.table_ = np.zeros((len(self.basis_), 1))
+
+    def check_shape(self, kind: str, shape: tuple[int, ...]) -> None:
+        """Refuse anything but pairs of equal numbers of states."""
+        if len(shape) != 2 or shape[0] != shape[1]:
+            raise PotentiaError(
+                f"the potential of {kind!r} is {type(self).__name__}, which needs pairs of variables that all have one "
+                f"number of states, not tables of shape {shape}."
+            )
+        self._unit_row(math.prod(shape))
+
+    def theta_values(self, x: Any) -> Floats:
+        """w(x) of rows that are known to be finite, (N, 1)."""
+        weights = np.empty((int(x.shape[0]), 1))
+
+        def fill(rows: slice) -> None:
+            weights[rows] = self._weights(x[rows])
+
+        map_chunks(fill, len(weights), self.n_features_ + 3, self.threaded)
+        return weights
+
+    def as_theta(self, values: Floats, shape: tuple[int, ...], shared: bool) -> Any:
+        """The fixed table with these weights, which is not written out."""
+        return self.with_weight(float(values[0, 0]) if shared else values[:, 0])
+
+    def theta_vjp(self, x: Any, d_values: Floats) -> Floats:
+        """The gradient with respect to `parameters` from that with respect to w(x), (N, 1)."""
+        return super()._vjp(x[:], d_values)
+
+    def _unit_row(self, n_outputs: int) -> Floats:
+        """T as a row, (n_outputs,)."""
+        states = math.isqrt(n_outputs)
+        table = self.base_table(states)
+        if states**2 != n_outputs or table.shape != (states, states):
+            raise PotentiaError(
+                f"{type(self).__name__} needs pairs of equal numbers of states"
+                + (f" with tables of shape {table.shape}" if table.shape != (states, states) else "")
+                + f", not rows of {n_outputs} configurations."
+            )
+        return table.ravel()
+
+    def _weights(self, x: Any) -> Floats:
+        weights: Floats = np.asarray(x @ self.coef_)
+        return weights + self.table_[-1] if self.intercept else weights
+
+    def _scores(self, x: Any) -> Floats:
+        return self._weights(x) * self._unit_row(self.n_outputs_)
+
+    def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        loss, slope = batch.loss_and_slope(self._scores(batch.x))
+        return loss, self._d_table(batch.x, (slope @ self._unit_row(self.n_outputs_))[:, None])
+
+    def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        return super()._vjp(x, (d_scores @ self._unit_row(self.n_outputs_))[:, None])
+
+
+class Potts(WeightPotential):
+    """The score -weight [a != b] of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+    """
+
+    @property
+    def cost(self) -> Cost:
+        r""":math:`[d \ne 0]` of a difference d of labels."""
+        return Cost(0, 1.0)
+
+
+@dataclass(eq=False, repr=False)
+class TruncatedLinear(WeightPotential):
+    r"""The score :math:`-\text{weight} \min(|a - b|, \text{cut})` of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. cut: in labels, infinity for none. Other options are those
+    of `Linear`.
+    """
+
+    cut: float = math.inf
+
+    @property
+    def cost(self) -> Cost:
+        r""":math:`\min(d, \text{cut})` of a difference d of labels."""
+        return Cost(1, check_cut(self.cut))
+
+
+class TruncatedQuadratic(TruncatedLinear):
+    r"""The score :math:`-\text{weight} \min((a - b)^2, \text{cut})` of a pair of labels; see `WeightPotential`.
+
+    weight: a number or one per pair, (m,); None learns it. cut: the largest squared distance that counts, infinity for
+    none. Other options are those of `Linear`.
+    """
+
+    @property
+    def cost(self) -> Cost:
+        r""":math:`\min(d^2, \text{cut})` of a difference d of labels."""
+        return Cost(2, check_cut(self.cut))
+
+
+class Scaled(WeightPotential):
+    r"""The score :math:`\text{weight} \cdot \text{table}(a, b)` of a pair of labels; see `WeightPotential`.
+
+    table: (L, L), finite. weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        weight: Any = None,
+        *,
+        ridge: float = 1e-3,
+        max_iter: int = 200,
+        tol: float = 1e-6,
+        intercept: bool = True,
+    ):
+        super().__init__(weight, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
+        self.table = table
+
+    @property
+    def cost(self) -> None:
+        """No function of the distance of labels."""
+        return None
+
+    def base_table(self, n_states: int) -> Floats:
+        """The table."""
+        table = real_numbers(self.table, "the table of Scaled")
+        if table.ndim != 2 or not np.all(np.isfinite(table)):
+            raise PotentiaError(f"the table of Scaled must hold finite numbers, (L, L), not {shown(self.table)}.")
+        return table
+
+    def same_table(self, other: Any) -> bool:
+        """Whether another value differs by its weight only."""
+        return type(other) is Scaled and np.array_equal(self.base_table(0), other.base_table(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 
 from ..base.types import Floats, Ints
 from ..kernels.decision_trees import MAX_BINS, add_trees, bin_rows
-from .problem import Batch, Problem, map_chunks
+from .inputs import map_chunks
+from .problem import Batch, Problem
 
 Codes = NDArray[np.uint8]
 
@@ -137,9 +139,14 @@ class TreeEnsemble:
         none = np.zeros(0, np.int64)
         return cls(none, np.zeros((0, n_outputs)), np.zeros(1, np.int64), none)
 
-    def copy(self) -> TreeEnsemble:
-        """The same trees in new arrays."""
-        return TreeEnsemble(self.nodes.copy(), self.values.copy(), self.node_ptr.copy(), self.depths.copy())
+    @classmethod
+    def join(cls, parts: Sequence[TreeEnsemble]) -> TreeEnsemble:
+        """The trees of all parts, in new arrays; children are numbered within a tree, so nodes stay as they are."""
+        nodes, values, depths = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("nodes", "values", "depths")
+        )
+        sizes = np.concatenate([np.diff(part.node_ptr) for part in parts])
+        return cls(nodes, values, np.cumsum([0, *sizes]), depths)
 
     def is_sound(self, n_features: int) -> bool:
         """Whether every walk down these trees stays inside them, as kernels take for granted."""
@@ -165,33 +172,3 @@ class TreeEnsemble:
             add_trees(codes[rows], *arrays, scores[rows])
 
         map_chunks(add, len(scores), codes.shape[1] + 4 * scores.shape[1])
-
-
-class GrowingEnsemble:
-    """A forest with room for more trees, so that adding one copies nothing."""
-
-    def __init__(self, forest: TreeEnsemble, n_trees: int, max_nodes: int):
-        self.n_trees = len(forest.depths)
-        size = len(forest.nodes) + n_trees * max_nodes
-        self._room = TreeEnsemble(
-            np.empty(size, np.int64),
-            np.empty((size, forest.values.shape[1])),
-            np.zeros(self.n_trees + n_trees + 1, np.int64),
-            np.zeros(self.n_trees + n_trees, np.int64),
-        )
-        for name, array in vars(forest).items():
-            getattr(self._room, name)[: len(array)] = array
-
-    def append(self, nodes: Ints, values: Floats, depth: int) -> None:
-        """Add one tree."""
-        room, t = self._room, self.n_trees
-        start = room.node_ptr[t]
-        stop = room.node_ptr[t + 1] = start + len(nodes)
-        room.nodes[start:stop], room.values[start:stop], room.depths[t] = nodes, values, depth
-        self.n_trees += 1
-
-    def forest(self) -> TreeEnsemble:
-        """The trees so far, as views."""
-        room, t = self._room, self.n_trees
-        stop = room.node_ptr[t]
-        return TreeEnsemble(room.nodes[:stop], room.values[:stop], room.node_ptr[: t + 1], room.depths[:t])

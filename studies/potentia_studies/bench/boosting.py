@@ -51,7 +51,7 @@ def _our_round(boosting: pt.Boosting, x: Floats, y: Ints) -> Callable[[], Any]:
     rng = np.random.default_rng(boosting.seed)
     problem = make_problem(x, y, None, None, None)
     rounds = boosting.start(x, problem.n_outputs).begin_rounds(problem, rng)
-    return lambda: rounds.step(rng)
+    return rounds.step
 
 
 def _light_data(x: Floats, y: Ints) -> Any:

@@ -76,11 +76,7 @@ def _cases(quick: bool) -> Iterator[tuple[str, pt.Graph, dict[str, dict[str, Any
         graph = pt.Graph.grid(size, n_states=states)
         node, labels = rng.standard_normal((graph.n_variables, states)), np.arange(states)
         table = -0.5 * np.minimum(np.abs(labels[:, None] - labels), 4.0)
-        forms = {
-            "shared table": table,
-            "truncated linear": pt.TruncatedLinear(0.5, 4),
-            "Potts": pt.Potts(0.5),
-        }
+        forms = {"shared table": table, "truncated linear": pt.TruncatedLinear(0.5, 4), "Potts": pt.Potts(0.5)}
         name = f"grid {size[0]}x{size[1]}, {states} states"
         yield name, graph, {form: {"node": node, "edge": edge} for form, edge in forms.items()}
 

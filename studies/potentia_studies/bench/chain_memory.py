@@ -40,9 +40,7 @@ class Corpus(NamedTuple):
 def make_corpus(n_sentences: int = 20_000, n_labels: int = 150, n_features: int = 50_000) -> Corpus:
     """Few features are frequent, most are rare; the first of a token decides its label."""
     rng = np.random.default_rng(0)
-    drawn = rng.zipf(1.3, size=(n_sentences * _TOKENS, _ITEMS)) * 7919 + np.arange(_ITEMS) * (
-        n_features // _ITEMS
-    )
+    drawn = rng.zipf(1.3, size=(n_sentences * _TOKENS, _ITEMS)) * 7919 + np.arange(_ITEMS) * (n_features // _ITEMS)
     columns = drawn % n_features
     return Corpus(columns, columns[:, 0] % n_labels, n_labels, n_features)
 

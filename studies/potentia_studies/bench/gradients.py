@@ -12,7 +12,7 @@ import numpy as np
 
 import potentia as pt
 from potentia.app.report.rows import Column
-from potentia.base.threads import one_blas_thread, using_threads
+from potentia.base.resources import one_blas_thread, using_threads
 from potentia.learn.base import join_parameters
 from potentia.learn.risk_objective import Risk, begin_potentials, open_parts
 
@@ -63,9 +63,7 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
     graph = pt.Graph.grid((100, 100), n_states=2)
     sizes = {"node": graph.n_variables, "edge": len(graph.scopes["edge"])}
     examples = [
-        pt.Example(
-            graph, {k: rng.normal(size=(m, 3)) for k, m in sizes.items()}, rng.integers(2, size=10_000)
-        )
+        pt.Example(graph, {k: rng.normal(size=(m, 3)) for k, m in sizes.items()}, rng.integers(2, size=10_000))
         for _ in range(n)
     ]
 
@@ -86,11 +84,7 @@ def _batch(n: int, budget: float) -> dict[str, Any]:
 
     with one_blas_thread():
         one, two = best_times([prepared(1), prepared(2)], budget)
-    return {
-        "what": f"batch of {n} grids 100x100, 2 states: 2 threads",
-        "gradient_ms": 1e3 * two,
-        "speed_up": one / two,
-    }
+    return {"what": f"batch of {n} grids 100x100, 2 states: 2 threads", "gradient_ms": 1e3 * two, "speed_up": one / two}
 
 
 def _large(side: int, iterations: int) -> dict[str, Any]:

@@ -52,12 +52,7 @@ PARTS = (
     gradients.PART,
     sequences.PART,
     boosting.PART,
-    Suite(
-        "start",
-        "Starting up",
-        [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)],
-        _starts,
-    ),
+    Suite("start", "Starting up", [Column("what", "what"), Column("seconds", "seconds", "{:.2f}".format)], _starts),
 )
 
 

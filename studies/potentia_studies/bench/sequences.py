@@ -86,9 +86,7 @@ def _letters(name: str) -> TaggingProblem:
     def part(folds: Sequence[int]) -> tuple[list[Any], list[list[str]]]:
         words = pt.datasets.letters(folds=folds)
         pixels = [str(k) for k in range(128)]
-        X = [
-            [[*(pixels[k] for k in np.flatnonzero(row)), "bias"] for row in e.features["node"]] for e in words
-        ]
+        X = [[[*(pixels[k] for k in np.flatnonzero(row)), "bias"] for row in e.features["node"]] for e in words]
         return X, [[chr(97 + k) for k in e.labels] for e in words if e.labels is not None]
 
     train, test = map(part, _LETTERS[name])
@@ -102,10 +100,7 @@ def _tokens(name: str) -> TaggingProblem:
     def part(which: str) -> tuple[list[Any], list[list[str]]]:
         sentences = pt.datasets.conll(folder / f"{TOKENS[name]}_{which}.tsv.gz")
         # CRFsuite ends names at a zero
-        X = [
-            [[name.replace("\0", "<edge>") for name in names] for names in features.names(s[:-1])]
-            for s in sentences
-        ]
+        X = [[[name.replace("\0", "<edge>") for name in names] for names in features.names(s[:-1])] for s in sentences]
         return X, [s[-1] for s in sentences]
 
     return TaggingProblem(*part("train"), *part("test"), _f1)

@@ -13,7 +13,7 @@ import numpy as np
 
 import potentia as pt
 from potentia.app.report.rows import Column
-from potentia.base.threads import map_ranges
+from potentia.base.resources import map_ranges
 from potentia.base.types import Floats
 from potentia.graph.scores import Scores
 from potentia.inference.engine import iterate

@@ -271,9 +271,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def viewer_data(
-    images: Sequence[Sequence[Any]],
-    methods: Sequence[str],
-    originals: Sequence[Sequence[Original]] | None = None,
+    images: Sequence[Sequence[Any]], methods: Sequence[str], originals: Sequence[Sequence[Original]] | None = None
 ) -> dict[str, Any] | None:
     """What the page steps through: sources of images without repetition, and per method and image its panels.
 

@@ -58,9 +58,7 @@ def result_sentence(rows: Sequence[Row]) -> str:
     groups: dict[str, list[tuple[float, str]]] = {}
     for name, row in zip(names(rows), rows, strict=True):
         if _known(row, key):
-            groups.setdefault("" if apart is None else f"{row['cell'].get(apart)}", []).append(
-                (row[key], name)
-            )
+            groups.setdefault("" if apart is None else f"{row['cell'].get(apart)}", []).append((row[key], name))
     best = "lowest" if _MEASURES[key] else "highest"
     text = key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
     sentences = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
@@ -235,9 +233,7 @@ def _axes(lines: Sequence[Line]) -> tuple[Axis, Axis]:
 
 
 def _legend(lines: Sequence[Line]) -> Markup:
-    items = [
-        tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines
-    ]
+    items = [tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines]
     return tag("ul", *items, class_="legend", aria_label="legend")
 
 
@@ -265,9 +261,7 @@ def couplings(study: StudyResults) -> list[Markup]:
         if "couplings" in row:
             weights = np.array(row["couplings"])
             largest = max(float(np.abs(weights).max()), 1e-12)
-            cells = [
-                [Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights
-            ]
+            cells = [[Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights]
             shown.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
     note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
     return [tag("p", note), *shown] if shown else []
@@ -312,9 +306,7 @@ def report(
     path = regular(out or folder / "report.html")
     studies = find_studies(folder, tables, originals)
     if not studies:
-        raise PotentiaError(
-            f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`."
-        )
+        raise PotentiaError(f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`.")
     path.parent.mkdir(parents=True, exist_ok=True)
     text = page(studies, _title(folder))
     with replacing(path) as raw:
@@ -369,6 +361,4 @@ def _section(study: StudyResults) -> Markup:
     try:
         return study_section(study)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise PotentiaError(
-            f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error})."
-        ) from None
+        raise PotentiaError(f"the rows of {study.name} cannot be shown ({type(error).__name__}: {error}).") from None

@@ -143,9 +143,7 @@ class Shaded(NamedTuple):
     note: str | None = None
 
 
-def shaded_table(
-    name: str, labels: Sequence[str], cells: Sequence[Sequence[Shaded]], corner: str = ""
-) -> Markup:
+def shaded_table(name: str, labels: Sequence[str], cells: Sequence[Sequence[Shaded]], corner: str = "") -> Markup:
     """A square matrix as HTML, with the same labels for its lines and columns."""
     lines = []
     for label, line in zip(labels, cells, strict=True):
@@ -174,9 +172,7 @@ def _cell(columns: Sequence[Column], line: Mapping[str, Any], place: int, paired
     text = shown(column, line)
     if place == 0:
         details = ", ".join(shown(c, line) for k, c in enumerate(columns) if _class(c, k) == "detail")
-        return tag(
-            "th", text, scope="row", data_value=_sort_key(column, line, text), data_details=details or None
-        )
+        return tag("th", text, scope="row", data_value=_sort_key(column, line, text), data_details=details or None)
     ours, slash, paper = text.partition(" / ") if paired else (text, "", "")
     content: list[str] = [ours]
     if slash:
@@ -292,9 +288,7 @@ def study_facts(rows: Sequence[Row]) -> dict[str, str]:
 
 def _convergence(rows: Sequence[Row]) -> dict[str, str]:
     known = [
-        (name, row["settled"])
-        for name, row in zip(names(rows), rows, strict=True)
-        if row.get("settled") is not None
+        (name, row["settled"]) for name, row in zip(names(rows), rows, strict=True) if row.get("settled") is not None
     ]
     fixed = sum("iterations" in row and "settled" in row and row["settled"] is None for row in rows)
     parts = []
@@ -369,9 +363,7 @@ def key_of(cell: Cell) -> str:
     return json.dumps(cell, sort_keys=True)
 
 
-def run_cells(
-    cells: Iterable[Cell], run: Callable[[Cell], Row], out: Path, say: Say = lambda text: None
-) -> list[Row]:
+def run_cells(cells: Iterable[Cell], run: Callable[[Cell], Row], out: Path, say: Say = lambda text: None) -> list[Row]:
     """Run every cell that has no row in out/rows.jsonl yet, adding its row at once; all rows of the given cells."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "rows.jsonl"

@@ -22,9 +22,7 @@ class _Words:
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
-        self.tokens: list[str] = [
-            t.strip('"') if len(t) > 1 else t for t in _TOKEN.findall(_COMMENT.sub(" ", text))
-        ]
+        self.tokens: list[str] = [t.strip('"') if len(t) > 1 else t for t in _TOKEN.findall(_COMMENT.sub(" ", text))]
         self.at = 0
 
     def error(self, what: str) -> PotentiaError:
@@ -82,9 +80,7 @@ def read(path: FilePath) -> Model:
     for scope_names, entries in tables:
         missing = [name for name in scope_names if name not in number]
         if missing or not scope_names:
-            raise words.error(
-                f"a probability names {missing[0][:40] if missing else ''!r}, which is no variable"
-            )
+            raise words.error(f"a probability names {missing[0][:40] if missing else ''!r}, which is no variable")
         scope = [number[name] for name in scope_names]
         table = factors.new_table(scope, np.nan, f"the probability of {scope_names[0][:40]!r}")
         _fill(words, table, entries, scope_names[0], [states[name] for name in scope_names])
@@ -126,11 +122,7 @@ def _entries(words: _Words) -> list[tuple[list[str], list[str]]]:
 
 
 def _fill(
-    words: _Words,
-    table: Floats,
-    entries: Sequence[tuple[list[str], list[str]]],
-    name: str,
-    states: list[list[str]],
+    words: _Words, table: Floats, entries: Sequence[tuple[list[str], list[str]]], name: str, states: list[list[str]]
 ) -> None:
     """Write rows into a table of (states of the variable, states of each parent)."""
     number = [{state: k for k, state in enumerate(values)} for values in states]
@@ -138,9 +130,7 @@ def _fill(
         values = _numbers(words, numbers, name)
         if key == ["table"]:
             if len(values) != table.size:
-                raise words.error(
-                    f"the table of {name[:40]!r} has {len(values)} entries; it needs {table.size}"
-                )
+                raise words.error(f"the table of {name[:40]!r} has {len(values)} entries; it needs {table.size}")
             table[...] = values.reshape(table.shape)
             continue
         if len(values) != table.shape[0]:
@@ -182,11 +172,7 @@ def write(
     values = [list(v) for v in states] or [[f"s{k}" for k in range(n)] for n in graph.n_states]
     lines = ["network unknown {", "}"]
     for v, name in enumerate(names):
-        lines += [
-            f"variable {name} {{",
-            f"  type discrete [ {len(values[v])} ] {{ {', '.join(values[v])} }};",
-            "}",
-        ]
+        lines += [f"variable {name} {{", f"  type discrete [ {len(values[v])} ] {{ {', '.join(values[v])} }};", "}"]
     children = _children(graph, theta)
     for child, scope, table in children:
         parents = [v for v in scope if v != child]
@@ -195,11 +181,7 @@ def write(
         moved = np.moveaxis(table, list(scope).index(child), 0)
         for key in np.ndindex(*moved.shape[1:]):
             row = ", ".join(repr(float(p)) for p in moved[(slice(None), *key)])
-            state = (
-                f"({', '.join(values[v][k] for v, k in zip(parents, key, strict=True))})"
-                if parents
-                else "table"
-            )
+            state = f"({', '.join(values[v][k] for v, k in zip(parents, key, strict=True))})" if parents else "table"
             lines.append(f"  {state} {row};")
         lines.append("}")
     write_whole(path, "\n".join([*lines, ""]))

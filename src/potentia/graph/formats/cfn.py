@@ -28,9 +28,7 @@ class _Parser:
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.tokens = _TOKEN.findall(text)
-        if len(_TOKEN.sub("", text).strip()) and not re.fullmatch(
-            r"(?:\s*#[^\n]*)*\s*", _TOKEN.sub("", text)
-        ):
+        if len(_TOKEN.sub("", text).strip()) and not re.fullmatch(r"(?:\s*#[^\n]*)*\s*", _TOKEN.sub("", text)):
             raise self.error("the file is not in the CFN format")
         self.at = 0
 
@@ -85,9 +83,7 @@ def read(path: FilePath) -> Model:
     """
     parser = _Parser(str(path), read_text(path, "utf-8"))
     content = parser.value()
-    if not isinstance(content, dict) or not all(
-        isinstance(content.get(k), dict) for k in ("variables", "functions")
-    ):
+    if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("variables", "functions")):
         raise parser.error("an object with problem, variables and functions is needed")
     problem = content.get("problem", {})
     must = problem.get("mustbe", "") if isinstance(problem, dict) else ""
@@ -104,11 +100,7 @@ def read(path: FilePath) -> Model:
     factors = Factors(parser.path, [len(values) for values in states])
     tables: dict[str, Floats] = {}
     for name, function in content["functions"].items():
-        if (
-            not isinstance(function, dict)
-            or not isinstance(function.get("scope"), list)
-            or "costs" not in function
-        ):
+        if not isinstance(function, dict) or not isinstance(function.get("scope"), list) or "costs" not in function:
             raise parser.error(f"function {name[:40]!r} is not a table with a scope and costs")
         scope = [_index(parser, number, len(names), word, "variable") for word in function["scope"]]
         table = factors.new_table(scope, 0.0, f"function {name[:40]!r}")
@@ -153,9 +145,7 @@ def _fill(
     costs, what = function["costs"], f"function {name[:40]!r}"
     if isinstance(costs, str):
         if costs not in tables or tables[costs].shape != table.shape:
-            raise parser.error(
-                f"{what} refers to {costs[:40]!r}, which does not come before it or does not fit"
-            )
+            raise parser.error(f"{what} refers to {costs[:40]!r}, which does not come before it or does not fit")
         table[...] = tables[costs]
     elif not isinstance(costs, list):
         raise parser.error(f"{what} has no list of costs")
@@ -170,9 +160,7 @@ def _fill(
             raise parser.error(f"{what} has {len(costs)} entries, which are not tuples of {width}")
         number = [{value: k for k, value in enumerate(values)} for values in states]
         for row in range(0, len(costs), width):
-            key = tuple(
-                _index(parser, number[a], table.shape[a], costs[row + a], "value") for a in range(table.ndim)
-            )
+            key = tuple(_index(parser, number[a], table.shape[a], costs[row + a], "value") for a in range(table.ndim))
             table[key] = _number(parser, costs[row + width - 1], what)
     if np.isnan(table).any():
         raise parser.error(f"{what} holds NaN")

@@ -48,9 +48,7 @@ def _states(words: FileWords, blocks: list[tuple[list[int], list[int], list[str]
     for f, (scope, states, _) in enumerate(blocks):
         for v, k in zip(scope, states, strict=True):
             if k < 1 or card.setdefault(v, k) != k:
-                raise words.error(
-                    f"factor {f} gives variable {v} {k} states, which differs from another or is 0"
-                )
+                raise words.error(f"factor {f} gives variable {v} {k} states, which differs from another or is 0")
     n = max(card, default=-1) + 1
     if n == 0:
         raise words.error("the model has no variables")

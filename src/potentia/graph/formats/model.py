@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...base.memory import check_memory
+from ...base.resources import check_memory
 from ...base.types import ArrayLike, Floats, Ints, PotentiaError
 from ..factors import join_factors
 from ..scores import Scores

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ...base.options import check_positive
-from ...base.types import ArrayLike, Floats, PotentiaError
+from ...base.types import ArrayLike, Floats, PotentiaError, check_positive
 from ..structure import Graph
 from ..uai import FilePath, FileWords, write_whole
 from .model import Factors, Model, tables_of
@@ -60,14 +59,10 @@ def read(path: FilePath) -> Model:
 def _fill(words: FileWords, table: Floats, count: int, what: str) -> None:
     """Read tuples of values with a cost each."""
     width = table.ndim + 1
-    rows = np.array(words.integers(count * width, f"the tuples of {what}"), dtype=np.int64).reshape(
-        count, width
-    )
+    rows = np.array(words.integers(count * width, f"the tuples of {what}"), dtype=np.int64).reshape(count, width)
     for axis, size in enumerate(table.shape):
         if count and rows[:, axis].max() >= size:
-            raise words.error(
-                f"{what} has a tuple with value {rows[:, axis].max()} of a variable of {size} values"
-            )
+            raise words.error(f"{what} has a tuple with value {rows[:, axis].max()} of a variable of {size} values")
     if count:  # a function without variables has one tuple at most, which is a cost alone
         table[tuple(rows[:, :-1].T)] = rows[:, -1] if table.ndim else rows[-1, -1]
 

@@ -25,11 +25,7 @@ def ascend(task: SearchTask, share: float) -> None:
     Then drops every state that the bound shows to be in no better labelling.
     """
     scores = task.undecided
-    d, labels, stop = (
-        dual(scores),
-        np.zeros(scores.graph.n_variables, dtype=np.int64),
-        (1 - share) * task.left,
-    )
+    d, labels, stop = (dual(scores), np.zeros(scores.graph.n_variables, dtype=np.int64), (1 - share) * task.left)
     bounds: list[float] = []
     for k in range(_ITERATIONS):
         before = sweep(d, True, k % _ROUNDING == 0, labels)

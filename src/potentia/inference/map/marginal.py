@@ -8,17 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from ...base.memory import available_memory
-from ...base.types import (
-    ArrayLike,
-    Bools,
-    Floats,
-    InfeasibleError,
-    Ints,
-    PotentiaError,
-    WidthError,
-    whole_numbers,
-)
+from ...base.resources import available_memory
+from ...base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, PotentiaError, WidthError, whole_numbers
 from ...graph.factors import join_factors
 from ...graph.scores import Scores, check_labels, region_indicators, score_labels
 from ...kernels.minibucket import send_nodes
@@ -28,15 +19,7 @@ from ..elimination import EliminationPlan, make_plan
 from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
-from ..order_search import (
-    Interactions,
-    allowed_states,
-    first_order,
-    interactions,
-    search_orders,
-    trials,
-    without,
-)
+from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, trials, without
 from .portfolio import MAP, Interrupted, MAPResult
 from .sums import sum_out, tables_of
 
@@ -339,9 +322,7 @@ def _bound(scores: Scores, allowed: Bools, query: Bools, answer: Answer, clock: 
 def constrained_order(joined: Interactions, query: Bools) -> Ints:
     """Positions in an order that eliminates the summed-out variables first, each part by a greedy order."""
     summed = without(joined, query)
-    first = (
-        np.flatnonzero(~query)[first_order(summed).order] if len(summed.free) else np.zeros(0, dtype=np.int64)
-    )
+    first = np.flatnonzero(~query)[first_order(summed).order] if len(summed.free) else np.zeros(0, dtype=np.int64)
     rest = without(joined, ~query)
     last = np.flatnonzero(query)[first_order(rest).order] if len(rest.free) else np.zeros(0, dtype=np.int64)
     return np.concatenate([first, last])
@@ -363,15 +344,10 @@ class _Climb:
         region = np.repeat(np.arange(len(regions.size)), regions.order)
         #: Regions of each variable of the query and its step in them.
         self.around = {
-            int(q): (
-                region[axes[ptr[q] : ptr[q + 1]]],
-                regions.stride[axes[ptr[q] : ptr[q + 1]]].astype(np.int64),
-            )
+            int(q): (region[axes[ptr[q] : ptr[q + 1]]], regions.stride[axes[ptr[q] : ptr[q + 1]]].astype(np.int64))
             for q in self.query
         }
-        self.components = {
-            q: np.unique(total.owner[r][total.owner[r] >= 0]) for q, (r, _) in self.around.items()
-        }
+        self.components = {q: np.unique(total.owner[r][total.owner[r] >= 0]) for q, (r, _) in self.around.items()}
 
     def run(self) -> None:
         """Ascents from the answer, then from kicked versions of the best labelling, until the time is over."""

@@ -96,9 +96,7 @@ def move_labels(task: SearchTask) -> None:
         _descend(task, scores, labels, "swap", list(combinations(states, 2)))
 
 
-def _descend(
-    task: SearchTask, scores: Scores, labels: Ints, part: str, proposals: list[tuple[int, int]]
-) -> None:
+def _descend(task: SearchTask, scores: Scores, labels: Ints, part: str, proposals: list[tuple[int, int]]) -> None:
     """Make the moves in turn, on `labels` in place, until a whole round brings nothing."""
     energy_of, quiet, stop = choice_energies(scores), 0, (1 - _SHARE) * task.left
     while quiet < len(proposals) and not task.over and task.left >= stop:
@@ -174,9 +172,7 @@ def least_energy(energy: _Energy, limit: int) -> tuple[Ints, float]:
     return np.where(side[:n] == SOURCE, 0, np.where(side[:n] == SINK, 1, -1)), base + flow
 
 
-def _cut(
-    n: int, tail: Ints, head: Ints, capacity: Floats, terminal: Floats, limit: int
-) -> tuple[Ints, float]:
+def _cut(n: int, tail: Ints, head: Ints, capacity: Floats, terminal: Floats, limit: int) -> tuple[Ints, float]:
     """Sides of the nodes of a maximum flow, and at most its value, both up to rounding; see `max_flow`."""
     scale = _CAPACITY / (float(capacity.sum() + np.abs(terminal).sum()) or 1.0)
     heads = np.stack([head, tail], axis=1).ravel()
@@ -234,9 +230,7 @@ def _decide(task: SearchTask, variables: Ints, labels: Ints) -> None:
     task.restrict(allowed, "elimination")
 
 
-def _solve_parts(
-    task: SearchTask, blocks: Blocks, parts: list[Ints], labels: Ints, entries: float
-) -> list[Ints]:
+def _solve_parts(task: SearchTask, blocks: Blocks, parts: list[Ints], labels: Ints, entries: float) -> list[Ints]:
     """Solve components together, halving the list where they take too many entries; those solved."""
     begin, together = time.monotonic(), np.concatenate(parts)
     try:
@@ -292,9 +286,7 @@ class Blocks:
     def forbids(self, labels: Ints, block: Ints) -> bool:
         """Whether a region that touches the block is at a forbidden entry."""
         inner, touched, variables = _around(self.regions, block)
-        return bool(
-            np.any(_entries(inner, self.values, self.where[touched], labels[variables]) == self.penalty)
-        )
+        return bool(np.any(_entries(inner, self.values, self.where[touched], labels[variables]) == self.penalty))
 
 
 def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:

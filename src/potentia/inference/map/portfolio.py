@@ -24,9 +24,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...base.options import check_count, check_number
-from ...base.threads import thread_count
-from ...base.types import ArrayLike, Ints
+from ...base.resources import thread_count
+from ...base.types import ArrayLike, Ints, check_count, check_number
 from ...graph.regions import Regions
 from ...graph.scores import Scores, region_indicators, score_labels
 from ...graph.structure import Graph

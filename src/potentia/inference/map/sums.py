@@ -18,9 +18,7 @@ def tables_of(scores: Scores, allowed: Bools) -> ScoreTables:
     tables: ScoreTables = {}
     for r in range(len(regions.size)):
         scope = regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]]
-        table = scores.table(r)[
-            np.ix_(*(np.flatnonzero(allowed[v][: scores.graph.n_states[v]]) for v in scope))
-        ]
+        table = scores.table(r)[np.ix_(*(np.flatnonzero(allowed[v][: scores.graph.n_states[v]]) for v in scope))]
         axes = [a for a in np.argsort(scope) if several[scope[a]]]
         table = np.transpose(table, [*axes, *(a for a in range(len(scope)) if not several[scope[a]])])
         tables[r] = tuple(int(scope[a]) for a in axes), table.reshape(table.shape[: len(axes)])

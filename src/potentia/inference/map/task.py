@@ -13,7 +13,7 @@ from ...base.types import Bools, Floats, InfeasibleError, Ints
 from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
-from ...kernels.support import kept_entries, prune_states
+from ...kernels.rounding import kept_entries, prune_states
 from ..clock import Clock
 from ..elimination import Program
 
@@ -187,9 +187,7 @@ def reduce(problem: Reduced, allowed: Bools) -> Reduced:
         return problem._replace(scores=restricted)
     full = problem.expand(labels)
     if not free.any():
-        return Reduced(
-            None, np.zeros(0, dtype=np.int64), full, problem.constant + score_labels(scores, labels)
-        )
+        return Reduced(None, np.zeros(0, dtype=np.int64), full, problem.constant + score_labels(scores, labels))
     left, constant = _condition(restricted, free, labels)
     return Reduced(left, problem.variables[free], full, problem.constant + constant)
 
@@ -224,9 +222,7 @@ def _condition(scores: Scores, free: Bools, labels: Ints) -> tuple[Scores, float
             values[name], offsets[name] = table, start[rows]
             if order < scope.shape[1]:
                 steps = stride[rows][keep].reshape(-1, order)
-                values[name], offsets[name] = _written_out(
-                    table, start[rows], steps, inner, graph.n_states[free]
-                )
+                values[name], offsets[name] = _written_out(table, start[rows], steps, inner, graph.n_states[free])
     left = Scores(Graph(graph.n_states[free], scopes), {})
     left.replace(values, offsets)
     left.singles = np.ascontiguousarray(singles[:, : left.singles.shape[1]])
@@ -258,9 +254,7 @@ def _written_out(table: Floats, start: Ints, steps: Ints, scope: Ints, n_states:
     """Tables with some axes held, one after another in C order, and their offsets."""
     n, order = scope.shape
     state = np.tile(np.arange(int(n_states.max())), (len(n_states), 1))
-    index, offset = table_entries(
-        np.arange(n + 1) * order, scope.ravel(), steps.ravel(), start, n_states, state
-    )
+    index, offset = table_entries(np.arange(n + 1) * order, scope.ravel(), steps.ravel(), start, n_states, state)
     return table[index], offset[:-1]
 
 

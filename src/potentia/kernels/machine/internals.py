@@ -18,7 +18,7 @@ from numba.core.compiler import Compiler
 from numba.core.runtime import rtsys
 
 from . import simd_llvm
-from .store import DIGEST, FOLDER
+from .jit import DIGEST, FOLDER
 
 
 def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -26,9 +26,8 @@ def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable
 
     def decorate(function: Callable[..., Any]) -> Any:
         kernel = numba.njit(
-            pipeline_class=_InnerCompiler if hidden else _Compiler,
-            no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options,
-        )(function)  # fmt: skip
+            pipeline_class=_Compiler, no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options
+        )(function)
         if not hidden:
             kernel._cache = NullCache() if FOLDER is None else _OnDisk(function)
         return kernel
@@ -42,13 +41,28 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     Numba leaves the copies as weak symbols, of which the linker takes the one that was loaded first. Copies were
     optimised together with different callers and fuse different multiplications with additions, so the last bits of a
     result would depend on which kernels were compiled or loaded before.
+
+    Code without reference counts (`counted` False) is spared the preparatory rounds of optimisation that remove them.
     """
+
+    counted = True
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        if self.counted:
+            super()._optimize_functions(ll_module)
+        else:
+            ll_module.data_layout = self._codegen._data_layout
+
+    def _optimize_final_module(self) -> None:
+        if self.counted:
+            super()._optimize_final_module()
+        else:
+            manager, builder = self._codegen._module_pass_manager()
+            manager.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
         functions = self._final_module.functions
-        self._linked = [
-            f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration
-        ]
+        self._linked = [f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration]
         self._change_linkage(self._final_module, Linkage.internal)
         super()._finalize_final_module()
 
@@ -64,17 +78,6 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
             module.get_function(name).linkage = linkage
 
 
-class _PlainLibrary(_Library):
-    """Code without reference counts, which Numba's preparatory rounds of optimisation would serve to remove."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
-    def _optimize_final_module(self) -> None:
-        manager, builder = self._codegen._module_pass_manager()
-        manager.run(self._final_module, builder)
-
-
 class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Code of a function that only kernels call: linked into them as it is, to be optimised and emitted there."""
 
@@ -87,22 +90,29 @@ class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _Compiler(Compiler):  # type: ignore[misc]
-    """Numba's compiler, which refuses functions without reference counts where these would be needed."""
+    """Numba's compiler, which refuses functions without reference counts where these would be needed.
 
-    inner = False
+    A function without a wrapper for Python is called by kernels only and needs no machine code: its last steps are
+    left out.
+    """
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
-        counted = self.state.flags.nrt
-        library = _InnerLibrary if self.inner else _Library if counted else _PlainLibrary
-        self.state.library = library(self.state.targetctx.codegen(), function.__qualname__)
-        self.state.library.enable_object_caching()
+        state, codegen = self.state, self.state.targetctx.codegen()
+        counted, inner = state.flags.nrt, state.flags.no_cpython_wrapper
+        state.library = (_InnerLibrary if inner else _Library)(codegen, function.__qualname__)
+        state.library.counted = counted
+        state.library.enable_object_caching()
+        state.flags.no_compile = inner
         result = super().compile_extra(function)
         for name, kind in () if counted else self._received(result):
-            if self.state.targetctx.data_model_manager[kind].contains_nrt_meminfo():
-                raise TypeError(
-                    f"{function.__qualname__} must be declared with allocates=True: {name} is {kind}"
-                )
-        return result
+            if state.targetctx.data_model_manager[kind].contains_nrt_meminfo():
+                raise TypeError(f"{function.__qualname__} must be declared with allocates=True: {name} is {kind}")
+        if not inner:
+            return result
+        name = result.fndesc.qualname
+        nothing = _dynfunc.make_function(result.fndesc.lookup_module(), name, "", 0, result.environment, ())
+        state.targetctx.insert_user_function(nothing, result.fndesc, [result.library])
+        return result._replace(entry_point=nothing)
 
     def _received(self, result: Any) -> Iterator[tuple[str, Any]]:
         """Types of the function's result and of the results of the kernels it calls."""
@@ -112,20 +122,6 @@ class _Compiler(Compiler):  # type: ignore[misc]
                 called = self.state.typemap[call.func.name]
                 if isinstance(called, types.Dispatcher):
                     yield called.dispatcher.__name__, signature.return_type
-
-
-class _InnerCompiler(_Compiler):
-    """The compiler without its last steps: a function that is never called from Python needs no machine code."""
-
-    inner = True
-
-    def compile_extra(self, function: Callable[..., Any]) -> Any:
-        self.state.flags.no_compile = True
-        result = super().compile_extra(function)
-        name = result.fndesc.qualname
-        nothing = _dynfunc.make_function(result.fndesc.lookup_module(), name, "", 0, result.environment, ())
-        self.state.targetctx.insert_user_function(nothing, result.fndesc, [result.library])
-        return result._replace(entry_point=nothing)
 
 
 class _Locator:
@@ -208,6 +204,6 @@ def probe() -> None:
     for _ in range(2):
         values = np.ones(8)
         arrivals = njit(hidden=False, allocates=True, nogil=True)(_probe_outer.py_func)(values)
-        found = njit(hidden=False, allocates=False, nogil=True)(_probe_sum.py_func)(values, arrivals)
-        if found != 25.0:
-            raise ValueError(f"a compiled function gave {found} instead of 25.0")
+        total = njit(hidden=False, allocates=False, nogil=True)(_probe_sum.py_func)(values, arrivals)
+        if total != 25.0:
+            raise ValueError(f"a compiled function gave {total} instead of 25.0")

@@ -1,4 +1,4 @@
-"""Compilation of kernels: `njit`, the seconds it takes, and what is said about it.
+"""Compilation of kernels: `njit`, the folder that keeps them, the seconds it takes, and what is said about it.
 
 `internals` compiles with less work and keeps the result better, but it is made of Numba's private classes. Where these
 are not what it expects, and with POTENTIA_PLAIN=1, kernels are compiled by the public `numba.njit(cache=True)`, which
@@ -7,12 +7,16 @@ takes longer to start; `simd` and `team` then take their plain twins, too. With 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,15 +24,73 @@ import llvmlite
 import numba
 from numba.core import event
 
-from .store import DIGEST, FOLDER
-
+_SOURCES = Path(__file__).resolve().parents[1]
+_STAMP = "sources.sha256"
 #: Seconds of compilation without a word about it.
 _PATIENCE = 2.0
 
 
-def njit(
-    *, allocates: bool = False, inner: bool = False, **options: Any
-) -> Callable[[Callable[..., Any]], Any]:
+def digest(sources: Path) -> str:
+    """Digest of all sources in a folder and those below it.
+
+    Numba keeps what it compiled until the function's own file changes, but compiled code holds that of the functions
+    it calls, too: after an update of some files it would mix old code with new.
+    """
+    sources_hash = hashlib.sha256()
+    for source in sorted(sources.rglob("*.py")):
+        sources_hash.update(source.relative_to(sources).as_posix().encode() + source.read_bytes())
+    return sources_hash.hexdigest()
+
+
+def usable(folder: Path, current: str) -> bool:
+    """Whether a folder can hold compiled kernels of the sources with this digest; drops those of other sources.
+
+    A folder that cannot be written will do if it holds kernels of these sources, as in an image made by
+    `potentia warmup`.
+    """
+    stamp = folder / _STAMP
+    try:
+        if stamp.exists() and stamp.read_text() == current:
+            return True
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+        for old in folder.rglob("*.nb?"):
+            old.unlink(missing_ok=True)
+        stamp.write_text(current)
+    except OSError:
+        return False
+    return True
+
+
+def _folders() -> Iterator[Path]:
+    """Where compiled kernels may be kept, as Numba chooses: NUMBA_CACHE_DIR, beside the sources, the user's cache."""
+    name = f"potentia_{hashlib.sha256(str(_SOURCES).encode()).hexdigest()[:16]}"
+    if numba.config.CACHE_DIR:
+        yield Path(numba.config.CACHE_DIR).absolute() / name
+    yield _SOURCES / "__pycache__"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    if user.is_absolute():  # else there is no home folder
+        yield user / "numba" / name
+
+
+def _choose_folder() -> Path | None:
+    for folder in _folders():
+        if usable(folder, DIGEST):
+            return folder
+    warnings.warn(
+        f"no folder for compiled kernels can be written ({', '.join(map(str, _folders()))}), so that every process "
+        "compiles them again; set NUMBA_CACHE_DIR to a folder that can",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+DIGEST = digest(_SOURCES)
+FOLDER = _choose_folder()
+
+
+def njit(*, allocates: bool = False, inner: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with a cache on disk, and with less to compile.
 
     Functions whose names begin with _, and those declared `inner`, are called by other kernels only: they are compiled

@@ -35,9 +35,10 @@ class _Vector8Model(models.PrimitiveModel):
         super().__init__(dmm, fe_type, _VECTOR)
 
 
-def _pointer(context, builder, array_type, array, index):
+def _pointer(context, builder, array_type, array, index, kind):
+    """The address of array[index], as a pointer to `kind`."""
     data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _VECTOR.as_pointer())
+    return builder.bitcast(builder.gep(data, [index]), kind.as_pointer())
 
 
 @intrinsic
@@ -57,8 +58,7 @@ def load8(typingctx, array, index):
     def codegen(context, builder, signature, args):
         single = signature.args[0].dtype == types.float32
         kind, align = (_SINGLES, 4) if single else (_VECTOR, 8)
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        loaded = builder.load(builder.bitcast(builder.gep(data, [args[1]]), kind.as_pointer()))
+        loaded = builder.load(_pointer(context, builder, signature.args[0], *args, kind))
         loaded.align = align
         return builder.fpext(loaded, _VECTOR) if single else loaded
 
@@ -75,13 +75,12 @@ def run8(typingctx, index, at):
     def codegen(context, builder, signature, args):
         word, wide = ir.IntType(32), ir.IntType(64)
         kind = ir.VectorType(word, CHUNK)
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        found = builder.load(builder.bitcast(builder.gep(data, [args[1]]), kind.as_pointer()))
-        found.align = 4
-        first = builder.extract_element(found, word(0))
+        numbers = builder.load(_pointer(context, builder, signature.args[0], *args, kind))
+        numbers.align = 4
+        first = builder.extract_element(numbers, word(0))
         single = builder.insert_element(ir.Constant(kind, ir.Undefined), first, word(0))
         spread = builder.shuffle_vector(single, ir.Constant(kind, ir.Undefined), ir.Constant(kind, None))
-        same = builder.icmp_unsigned("==", found, builder.add(spread, ir.Constant(kind, list(range(CHUNK)))))
+        same = builder.icmp_unsigned("==", numbers, builder.add(spread, ir.Constant(kind, list(range(CHUNK)))))
         whole = builder.icmp_unsigned("==", builder.bitcast(same, ir.IntType(CHUNK)), ir.IntType(CHUNK)(-1))
         return builder.select(whole, builder.zext(first, wide), wide(-1))
 
@@ -93,7 +92,8 @@ def store8(typingctx, array, index, value):
     """array[index : index + 8] = value."""
 
     def codegen(context, builder, signature, args):
-        builder.store(args[2], _pointer(context, builder, signature.args[0], args[0], args[1])).align = 8
+        to = _pointer(context, builder, signature.args[0], args[0], args[1], _VECTOR)
+        builder.store(args[2], to).align = 8
         return context.get_dummy_value()
 
     return types.void(array, types.int64, vector8), codegen
@@ -111,106 +111,48 @@ def spread8(typingctx, value):
     return vector8(types.float64), codegen
 
 
-@intrinsic
-def fma8(typingctx, a, b, c):
-    """a * b + c, fused where the machine can."""
+def _lanewise(arity, emit):
+    """The intrinsic of two to four vectors that `emit(builder, *vectors)` writes as one or two instructions."""
 
     def codegen(context, builder, signature, args):
-        return builder.fadd(builder.fmul(args[0], args[1], flags=_CONTRACT), args[2], flags=_CONTRACT)
+        return emit(builder, *args)
 
-    return vector8(vector8, vector8, vector8), codegen
+    def two(typingctx, a, b):
+        return vector8(a, b), codegen
 
+    def three(typingctx, a, b, c):
+        return vector8(a, b, c), codegen
 
-@intrinsic
-def add8(typingctx, a, b):
-    """a + b."""
+    def four(typingctx, a, b, c, d):
+        return vector8(a, b, c, d), codegen
 
-    def codegen(context, builder, signature, args):
-        return builder.fadd(args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
-
-
-@intrinsic
-def sub8(typingctx, a, b):
-    """a - b."""
-
-    def codegen(context, builder, signature, args):
-        return builder.fsub(args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
+    return intrinsic((two, three, four)[arity - 2])
 
 
-@intrinsic
-def mul8(typingctx, a, b):
-    """a * b."""
-
-    def codegen(context, builder, signature, args):
-        return builder.fmul(args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
+def _fused(builder, a, b, c):
+    return builder.fadd(builder.fmul(a, b, flags=_CONTRACT), c, flags=_CONTRACT)
 
 
-@intrinsic
-def div8(typingctx, a, b):
-    """a / b."""
-
-    def codegen(context, builder, signature, args):
-        return builder.fdiv(args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
+def _select(builder, order, a, b, x, y):
+    """x where a comes before b in this order, y elsewhere and where a or b is nan."""
+    return builder.select(builder.fcmp_ordered(order, a, b), x, y)
 
 
-@intrinsic
-def below8(typingctx, a):
-    """The smaller of a and 0; 0 where a is nan."""
+_ZERO = ir.Constant(_VECTOR, None)
 
-    def codegen(context, builder, signature, args):
-        zero = ir.Constant(_VECTOR, None)
-        return builder.select(builder.fcmp_ordered("<", args[0], zero), args[0], zero)
-
-    return vector8(vector8), codegen
-
-
-@intrinsic
-def above8(typingctx, a, b):
-    """a where it is above 0, b elsewhere."""
-
-    def codegen(context, builder, signature, args):
-        zero = ir.Constant(_VECTOR, None)
-        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
-
-
-@intrinsic
-def pick8(typingctx, a, b, x, y):
-    """x where a is below b, y elsewhere."""
-
-    def codegen(context, builder, signature, args):
-        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
-
-    return vector8(vector8, vector8, vector8, vector8), codegen
-
-
-@intrinsic
-def max8(typingctx, a, b):
-    """The larger of a and b; b where a is nan."""
-
-    def codegen(context, builder, signature, args):
-        return builder.select(builder.fcmp_ordered(">", args[0], args[1]), args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
-
-
-@intrinsic
-def min8(typingctx, a, b):
-    """The smaller of a and b; b where a is nan."""
-
-    def codegen(context, builder, signature, args):
-        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[0], args[1])
-
-    return vector8(vector8, vector8), codegen
+add8 = _lanewise(2, ir.IRBuilder.fadd)
+sub8 = _lanewise(2, ir.IRBuilder.fsub)
+mul8 = _lanewise(2, ir.IRBuilder.fmul)
+div8 = _lanewise(2, ir.IRBuilder.fdiv)
+#: a * b + c, fused where the machine can.
+fma8 = _lanewise(3, _fused)
+#: The larger, or smaller, of a and b; b where a is nan.
+max8 = _lanewise(2, lambda builder, a, b: _select(builder, ">", a, b, a, b))
+min8 = _lanewise(2, lambda builder, a, b: _select(builder, "<", a, b, a, b))
+#: a where it is above 0, b elsewhere.
+above8 = _lanewise(2, lambda builder, a, b: _select(builder, ">", a, _ZERO, a, b))
+#: x where a is below b, y elsewhere.
+pick8 = _lanewise(4, lambda builder, a, b, x, y: _select(builder, "<", a, b, x, y))
 
 
 @intrinsic
@@ -268,12 +210,11 @@ def prefetch(typingctx, array, index, level):
     """Ask for the cache line of array[index] in the first or second cache; a hint, with no effect on results."""
 
     def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        near = word(4 - level.literal_value)
-        builder.call(function, [builder.bitcast(builder.gep(data, [args[1]]), byte), word(0), near, word(1)])
+        at = _pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(8))
+        builder.call(function, [at, word(0), word(4 - level.literal_value), word(1)])
         return context.get_dummy_value()
 
     return types.void(array, types.int64, level), codegen

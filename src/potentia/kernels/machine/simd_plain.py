@@ -26,16 +26,10 @@ def zero8():
 def load8(array, index):
     """array[index : index + 8] of the flattened array of doubles or floats."""
     flat = _flat(array)
-    return (
-        np.float64(flat[index + 0]),
-        np.float64(flat[index + 1]),
-        np.float64(flat[index + 2]),
-        np.float64(flat[index + 3]),
-        np.float64(flat[index + 4]),
-        np.float64(flat[index + 5]),
-        np.float64(flat[index + 6]),
-        np.float64(flat[index + 7]),
-    )
+    a, b, c, d = flat[index], flat[index + 1], flat[index + 2], flat[index + 3]
+    e, f, g, h = flat[index + 4], flat[index + 5], flat[index + 6], flat[index + 7]
+    wide = np.float64
+    return (wide(a), wide(b), wide(c), wide(d), wide(e), wide(f), wide(g), wide(h))
 
 
 @njit(inner=True, **_OPTIONS)
@@ -63,154 +57,43 @@ def spread8(value):
     return (value, value, value, value, value, value, value, value)
 
 
-@njit(inner=True, **_OPTIONS)
-def fma8(a, b, c):
-    """a * b + c."""
-    return (
-        a[0] * b[0] + c[0],
-        a[1] * b[1] + c[1],
-        a[2] * b[2] + c[2],
-        a[3] * b[3] + c[3],
-        a[4] * b[4] + c[4],
-        a[5] * b[5] + c[5],
-        a[6] * b[6] + c[6],
-        a[7] * b[7] + c[7],
-    )
+def _lanewise(operation):
+    """The function of two to four vectors that applies a function of numbers to each of the eight lanes."""
+    of = njit(inner=True, **_OPTIONS)(operation)
+
+    def two(a, b):
+        return (
+            of(a[0], b[0]), of(a[1], b[1]), of(a[2], b[2]), of(a[3], b[3]),
+            of(a[4], b[4]), of(a[5], b[5]), of(a[6], b[6]), of(a[7], b[7]),
+        )  # fmt: skip
+
+    def three(a, b, c):
+        return (
+            of(a[0], b[0], c[0]), of(a[1], b[1], c[1]), of(a[2], b[2], c[2]), of(a[3], b[3], c[3]),
+            of(a[4], b[4], c[4]), of(a[5], b[5], c[5]), of(a[6], b[6], c[6]), of(a[7], b[7], c[7]),
+        )  # fmt: skip
+
+    def four(a, b, c, d):
+        return (
+            of(a[0], b[0], c[0], d[0]), of(a[1], b[1], c[1], d[1]), of(a[2], b[2], c[2], d[2]),
+            of(a[3], b[3], c[3], d[3]), of(a[4], b[4], c[4], d[4]), of(a[5], b[5], c[5], d[5]),
+            of(a[6], b[6], c[6], d[6]), of(a[7], b[7], c[7], d[7]),
+        )  # fmt: skip
+
+    arity = operation.__code__.co_argcount
+    return njit(inner=True, **_OPTIONS)((two, three, four)[arity - 2])
 
 
-@njit(inner=True, **_OPTIONS)
-def add8(a, b):
-    """a + b."""
-    return (
-        a[0] + b[0],
-        a[1] + b[1],
-        a[2] + b[2],
-        a[3] + b[3],
-        a[4] + b[4],
-        a[5] + b[5],
-        a[6] + b[6],
-        a[7] + b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def sub8(a, b):
-    """a - b."""
-    return (
-        a[0] - b[0],
-        a[1] - b[1],
-        a[2] - b[2],
-        a[3] - b[3],
-        a[4] - b[4],
-        a[5] - b[5],
-        a[6] - b[6],
-        a[7] - b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def mul8(a, b):
-    """a * b."""
-    return (
-        a[0] * b[0],
-        a[1] * b[1],
-        a[2] * b[2],
-        a[3] * b[3],
-        a[4] * b[4],
-        a[5] * b[5],
-        a[6] * b[6],
-        a[7] * b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def div8(a, b):
-    """a / b."""
-    return (
-        a[0] / b[0],
-        a[1] / b[1],
-        a[2] / b[2],
-        a[3] / b[3],
-        a[4] / b[4],
-        a[5] / b[5],
-        a[6] / b[6],
-        a[7] / b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def below8(a):
-    """The smaller of a and 0; 0 where a is nan."""
-    return (
-        a[0] if a[0] < 0.0 else 0.0,
-        a[1] if a[1] < 0.0 else 0.0,
-        a[2] if a[2] < 0.0 else 0.0,
-        a[3] if a[3] < 0.0 else 0.0,
-        a[4] if a[4] < 0.0 else 0.0,
-        a[5] if a[5] < 0.0 else 0.0,
-        a[6] if a[6] < 0.0 else 0.0,
-        a[7] if a[7] < 0.0 else 0.0,
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def above8(a, b):
-    """a where it is above 0, b elsewhere."""
-    return (
-        a[0] if a[0] > 0.0 else b[0],
-        a[1] if a[1] > 0.0 else b[1],
-        a[2] if a[2] > 0.0 else b[2],
-        a[3] if a[3] > 0.0 else b[3],
-        a[4] if a[4] > 0.0 else b[4],
-        a[5] if a[5] > 0.0 else b[5],
-        a[6] if a[6] > 0.0 else b[6],
-        a[7] if a[7] > 0.0 else b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def pick8(a, b, x, y):
-    """x where a is below b, y elsewhere."""
-    return (
-        x[0] if a[0] < b[0] else y[0],
-        x[1] if a[1] < b[1] else y[1],
-        x[2] if a[2] < b[2] else y[2],
-        x[3] if a[3] < b[3] else y[3],
-        x[4] if a[4] < b[4] else y[4],
-        x[5] if a[5] < b[5] else y[5],
-        x[6] if a[6] < b[6] else y[6],
-        x[7] if a[7] < b[7] else y[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def max8(a, b):
-    """The larger of a and b; b where a is nan."""
-    return (
-        a[0] if a[0] > b[0] else b[0],
-        a[1] if a[1] > b[1] else b[1],
-        a[2] if a[2] > b[2] else b[2],
-        a[3] if a[3] > b[3] else b[3],
-        a[4] if a[4] > b[4] else b[4],
-        a[5] if a[5] > b[5] else b[5],
-        a[6] if a[6] > b[6] else b[6],
-        a[7] if a[7] > b[7] else b[7],
-    )
-
-
-@njit(inner=True, **_OPTIONS)
-def min8(a, b):
-    """The smaller of a and b; b where a is nan."""
-    return (
-        a[0] if a[0] < b[0] else b[0],
-        a[1] if a[1] < b[1] else b[1],
-        a[2] if a[2] < b[2] else b[2],
-        a[3] if a[3] < b[3] else b[3],
-        a[4] if a[4] < b[4] else b[4],
-        a[5] if a[5] < b[5] else b[5],
-        a[6] if a[6] < b[6] else b[6],
-        a[7] if a[7] < b[7] else b[7],
-    )
+# as in `simd_llvm`, comparisons with nan are false
+add8 = _lanewise(lambda a, b: a + b)
+sub8 = _lanewise(lambda a, b: a - b)
+mul8 = _lanewise(lambda a, b: a * b)
+div8 = _lanewise(lambda a, b: a / b)
+fma8 = _lanewise(lambda a, b, c: a * b + c)
+max8 = _lanewise(lambda a, b: a if a > b else b)
+min8 = _lanewise(lambda a, b: a if a < b else b)
+above8 = _lanewise(lambda a, b: a if a > 0.0 else b)
+pick8 = _lanewise(lambda a, b, x, y: x if a < b else y)
 
 
 @njit(inner=True, **_OPTIONS)

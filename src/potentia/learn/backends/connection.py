@@ -14,9 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...base.backend import CLUSTER
-from ...base.options import check_count
 from ...base.signals import postponing
-from ...base.types import PotentiaError
+from ...base.types import PotentiaError, check_count
 from . import worker
 from .worker import Answer, Call
 
@@ -164,9 +163,7 @@ class Connection:
             if found:
                 return found
             if time.monotonic() > last:
-                raise PotentiaError(
-                    f"the cluster {self.address} has no workers; start some with `dask worker`."
-                )
+                raise PotentiaError(f"the cluster {self.address} has no workers; start some with `dask worker`.")
             time.sleep(0.1)
 
     def check(self) -> None:
@@ -176,9 +173,7 @@ class Connection:
             found = self.client.run(worker.fingerprint, on_error="return")
         for address, own in sorted(found.items()):
             if isinstance(own, ModuleNotFoundError):
-                raise PotentiaError(
-                    f"worker {address} has no {own.name}; install potentia there and restart it."
-                )
+                raise PotentiaError(f"worker {address} has no {own.name}; install potentia there and restart it.")
             if isinstance(own, OSError):
                 continue  # it is leaving; one that stays is asked again with its first work
             if isinstance(own, Exception):
@@ -194,9 +189,7 @@ class Connection:
         found: bytes = cloudpickle.dumps(value, protocol=5)
         return found
 
-    def run(
-        self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]
-    ) -> list[Answer]:
+    def run(self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]) -> list[Answer]:
         """The answers to calls, each sent to a worker; another takes it where that one is gone.
 
         givers: of parts that move, the workers that have their state, which they send to the new ones.
@@ -239,8 +232,7 @@ class Connection:
                 wait.cancel()
             found = await asyncio.gather(*waits, return_exceptions=True)
         answers = [
-            own.get(home) if isinstance(own, dict) else None
-            for own, (home, _) in zip(found, calls, strict=True)
+            own.get(home) if isinstance(own, dict) else None for own, (home, _) in zip(found, calls, strict=True)
         ]
         return [answer if isinstance(answer, Answer) else None for answer in answers]
 
@@ -253,9 +245,7 @@ class Connection:
             if home not in there:
                 wait.cancel()
 
-    def _run_tasks(
-        self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]
-    ) -> list[Answer]:
+    def _run_tasks(self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]) -> list[Answer]:
         """The answers to calls as tasks of Dask."""
         self._tasks_at = time.monotonic()
         sent = self._sent(payload)
@@ -294,9 +284,7 @@ class Connection:
             text = self.dumps(function)
             code = self._sent(text)
             futures = [self._apply(code, item) for item in items]
-        return [
-            partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)
-        ]
+        return [partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)]
 
     def _apply(self, code: Any, item: Any) -> Any:
         sent = self._sent(self.dumps(item))

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ...base.backend import Backend, PartFunction, Recipe, tree_cover, tree_join
+from ...base.backend import Backend, PartFunction, tree_cover, tree_join
 from ...base.progress import note
 from ...base.types import PotentiaError
 from . import worker
@@ -62,7 +62,7 @@ class Distributed(Backend):
     gives the same bits, since results depend on nothing else.
     """
 
-    def __init__(self, connection: Connection, recipes: Sequence[Recipe]) -> None:
+    def __init__(self, connection: Connection, recipes: Sequence[Any]) -> None:
         self.connection, self.recipes = connection, list(recipes)
         self.fit = secrets.token_hex(8)
         self._numbers = list(range(len(self.recipes)))

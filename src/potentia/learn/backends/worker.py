@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from ...base import __version__
 from ...base.backend import tree_total
 from ...base.files import new_folder, replacing
-from ...base.threads import one_blas_thread, using_threads
+from ...base.resources import one_blas_thread, using_threads
 from ...base.types import PotentiaError
 
 #: glibc's options M_MMAP_THRESHOLD and M_TRIM_THRESHOLD with the largest values that it takes by itself.
@@ -309,8 +309,7 @@ def fingerprint() -> str:
     for path in sorted(root.rglob("*.py")):
         sources.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return (
-        f"potentia {__version__} (sources {sources.hexdigest()}), numpy {numpy.__version__}, "
-        f"numba {numba.__version__}"
+        f"potentia {__version__} (sources {sources.hexdigest()}), numpy {numpy.__version__}, numba {numba.__version__}"
     )
 
 

@@ -1,12 +1,10 @@
-"""Classifiers of many labels at once, and what theory says of them: `potentia.multilabel`."""
+"""Multi-label classifiers and the error bounds that theory gives for them: `potentia.multilabel`."""
 
 from ...graph.scores import indicators_to_labels, labels_to_indicators
-from .bounds import error_bound, likelihood_bound, search_bound
-from .independent import IndependentClassifiers
+from .independent import IndependentClassifiers, ThresholdClassifier
 from .label_network import LabelNetwork
 from .lmbm import LMBM
-from .lmsbn import LMSBN
-from .thresholds import ThresholdClassifier
+from .lmsbn import LMSBN, error_bound, likelihood_bound, search_bound
 
 __all__ = [
     "LMBM",

@@ -17,7 +17,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ...base.options import check_flag, check_type
 from ...base.progress import Bar
 from ...base.saving import (
     Registered,
@@ -33,9 +32,9 @@ from ...base.saving import (
     write_file,
 )
 from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
-from ...base.types import Floats, PotentiaError
+from ...base.types import Floats, PotentiaError, check_flag, check_type
 from ...learn.checkpoint import Checkpoint
-from .hinge import LabelRows
+from .hinge import Kernel, LabelRows, kernel_matrix
 from .inputs import (
     Coding,
     as_labels,
@@ -46,7 +45,6 @@ from .inputs import (
     row_weights,
     warn_of_far_features,
 )
-from .rows import Kernel, kernel_matrix
 
 _LOG = logging.getLogger(__name__)
 #: The arrays of a sparse matrix.
@@ -75,7 +73,7 @@ class Solved:
         return self._stage - 1
 
     def take(self, name: str, shape: tuple[int, ...], solve: Callable[[], Floats]) -> Floats:
-        """The solution of a problem of the stage: what an interrupted fit has stored, or solve()."""
+        """The solution of a problem of the stage: stored by an interrupted fit, or solve()."""
         solution = self.get(name, shape)
         if solution is None:
             solution = solve()
@@ -114,7 +112,7 @@ class Solved:
 
 @contextmanager
 def resuming(checkpoint: Checkpoint | None, progress: bool) -> Iterator[Solved]:
-    """What is solved of a fit, whose checkpoint is locked meanwhile, and written at Ctrl-C."""
+    """The solutions of a fit so far; its checkpoint is locked meanwhile, and written at Ctrl-C."""
     with checkpoint or nullcontext(), Bar(True) if progress else nullcontext() as bar:
         solved = Solved(bar, checkpoint)
         try:
@@ -124,11 +122,37 @@ def resuming(checkpoint: Checkpoint | None, progress: bool) -> Iterator[Solved]:
             raise
 
 
+def _n_rows(saved: dict[str, Any]) -> int:
+    """Training rows that a file holds; -1 where it has none."""
+    X, indptr = saved["rows/X"], saved["rows/indptr"]
+    return len(X) if X is not None else -1 if indptr is None else len(indptr) - 1
+
+
+def _by_kernel(saved: dict[str, Any]) -> bool:
+    """Whether a saved model's scores are products with kernel values of training rows."""
+    return saved["params"].get("kernel") is not None and bool(saved["V"])
+
+
+def _consistent(saved: dict[str, Any]) -> bool:
+    """Whether every label has two ascending values and the sign 0, or one value and the sign 1 or -1."""
+    names, n_names = saved["label_names"], len(saved["feature_names"])
+    return (
+        all(
+            len(values) == (2 if sign == 0 else 1)
+            and (sign in (-1.0, 1.0) if len(values) == 1 else bool(values[0] < values[1]))
+            for values, sign in zip(saved["classes"], saved["signs"], strict=True)
+        )
+        and len(names) >= 1
+        and (not saved["flat"] or len(names) == 1)
+        and n_names in (0, saved["n_features"])
+    )
+
+
 class FitTask(NamedTuple):
-    """What a classifier learns from: X (n, d) as float64, C-contiguous or CSR; signs and weights of V labels that vary.
+    """Training data: X (n, d) as float64, C-contiguous or CSR; signs and weights of the V labels that vary.
 
     signs (n, V): C-contiguous, of V >= 1 labels. weight (n, V): of each row's labels. seed: drawn from `random_state`.
-    solved: what an interrupted fit has stored. Nothing here may be written to.
+    solved: solutions stored by an interrupted fit. Nothing here may be written to.
     """
 
     X: Any
@@ -154,7 +178,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     that are linear in kernel values of training rows.
     """
 
-    #: What a file holds; names are those of JSON fields and of arrays. See `potentia.base.schema`.
+    #: Contents of a file; names are those of JSON fields and of arrays. See `potentia.base.schema`.
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
         "label_names": Items(TEXT, "K"),
@@ -163,17 +187,15 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         "n_features": Count("d", 1),
         "signs": Array("f8", ("K",)),
         "classes": Items(Array("label", ("*",)), "K"),
-        "values": Rule(lambda saved: _consistent(saved), "of the labels do not fit their signs"),
+        "values": Rule(_consistent, "of the labels do not fit their signs"),
         "V": Size(lambda saved: np.sum(saved["signs"] == 0)),
         "gamma": Number(optional=True),
         "rows/X": Array("f8", ("n", "d"), optional=True),
         "rows/data": Array("f8", ("nnz",), optional=True),
         "rows/indices": Array("i4 i8", ("nnz",), low=0, below="d", optional=True),
         "rows/indptr": Array("i4 i8", ("n+1",), ends="nnz", optional=True),
-        "n": Size(lambda saved: _n_rows(saved)),
-        "rows": Rule(
-            lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"
-        ),
+        "n": Size(_n_rows),
+        "rows": Rule(lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"),
         "kernel": Rule(lambda saved: not _by_kernel(saved) or saved["gamma"] is not None, "has no gamma"),
         "m": Size(lambda saved: saved["n"] if _by_kernel(saved) else saved["n_features"]),
     }
@@ -269,7 +291,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         self.label_names_, self.n_labels_ = names, len(names)
 
     def _mark(self, X: Any, signs: Floats, weight: Floats, seed: int) -> str:
-        """What a checkpoint of this fit is known by."""
+        """Digest of data and options, by which a checkpoint of this fit is recognised."""
         options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
         return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs, weight])
@@ -278,7 +300,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n, K), or (n,) after a flat y, in the values given in training."""
-        signs = self._if_any_varies(self._predict_signs, self._checked(X))
+        signs = self._if_any_varies(self._predict_signs, X)
         return self._coding.decode(signs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -286,20 +308,18 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         names = [str(name) for name in getattr(y, "columns", self.label_names_)]
         if names != self.label_names_ and set(names) == set(self.label_names_):
             before = ", ".join(self.label_names_)
-            raise PotentiaError(
-                f"the columns of y are {', '.join(names)}, but in training their order was {before}."
-            )
+            raise PotentiaError(f"the columns of y are {', '.join(names)}, but in training their order was {before}.")
         return float(super().score(X, y, sample_weight))
 
     def predict_proba(self, X: Any) -> Floats:
         """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
-        varying = self._if_any_varies(self._probabilities, self._checked(X))
+        varying = self._if_any_varies(self._probabilities, X)
         p = self._coding.beside_constant(varying, self._coding.probabilities)
         return np.hstack([1.0 - p, p]) if self._coding.flat else p
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
-        varying = self._if_any_varies(self._decide, self._checked(X))
+        varying = self._if_any_varies(self._decide, X)
         scores = self._coding.beside_constant(varying, self._coding.signs)
         return scores[:, 0] if self._coding.flat else scores
 
@@ -319,6 +339,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     def _if_any_varies(self, function: Callable[[Any], np.ndarray], X: Any) -> np.ndarray:
         """function(X) (n, V), which is not called where all labels are constant."""
+        X = self._checked(X)
         return function(X) if self._coding.varying.any() else np.empty((X.shape[0], 0))
 
     def __sklearn_tags__(self) -> Any:
@@ -333,14 +354,13 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     def _label_rows(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
         """Training rows as the labels' problems see them."""
-        gram = None if self.kernel is None else self._gram(X, X, gamma)
-        return LabelRows(X, gram, weight)
+        return LabelRows(X, None if self.kernel is None else self._gram(X, X, gamma), weight)
 
     def _gram(self, A: Any, B: Any, gamma: float) -> Floats:
         return kernel_matrix(A, B, self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
 
     def _matrix(self, X: Any) -> Any:
-        """What a product with weights turns into scores: the rows, or their kernel with the training rows."""
+        """Matrix whose product with the weights is the scores: the rows, or their kernel with the training rows."""
         if self.kernel is None or not self._coding.varying.any():
             return X
         return self._gram(X, self._X, self.gamma_)
@@ -417,34 +437,8 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         """Take what `_state` gave from the values that the schema knows, or from all arrays."""
 
 
-def _n_rows(saved: dict[str, Any]) -> int:
-    """Training rows that a file holds; -1 where it has none."""
-    X, indptr = saved["rows/X"], saved["rows/indptr"]
-    return len(X) if X is not None else -1 if indptr is None else len(indptr) - 1
-
-
-def _by_kernel(saved: dict[str, Any]) -> bool:
-    """Whether a saved model's scores are products with kernel values of training rows."""
-    return saved["params"].get("kernel") is not None and bool(saved["V"])
-
-
-def _consistent(saved: dict[str, Any]) -> bool:
-    """Whether every label has two ascending values and the sign 0, or one value and the sign 1 or -1."""
-    names, n_names = saved["label_names"], len(saved["feature_names"])
-    return (
-        all(
-            len(values) == (2 if sign == 0 else 1)
-            and (sign in (-1.0, 1.0) if len(values) == 1 else bool(values[0] < values[1]))
-            for values, sign in zip(saved["classes"], saved["signs"], strict=True)
-        )
-        and len(names) >= 1
-        and (not saved["flat"] or len(names) == 1)
-        and n_names in (0, saved["n_features"])
-    )
-
-
 def _by_name(value: Any) -> Any:
-    """An option with other libraries' estimators as their names; what they have learned is in the arrays."""
+    """An option with other libraries' estimators replaced by their names."""
     if isinstance(value, list | tuple):
         return [_by_name(item) for item in value]
     if isinstance(value, Registered | type) or not hasattr(value, "get_params"):

@@ -1,4 +1,4 @@
-"""Hinge-loss problems of single labels: coordinate descent on the dual, and Newton steps where it stalls.
+"""Rows of features, and hinge-loss problems of single labels on them: coordinate descent, then Newton steps.
 
 Coordinate descent stalls where features are far from centred or of very different sizes; Newton steps do not.
 Measured on 200 rows of 20 features around 100 with six labels (`LMSBN(1e-3)`, exact match on these rows): .875 after
@@ -10,14 +10,122 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from scipy import linalg, sparse
 
-from ...base.types import Floats, Ints
-from ...kernels.coordinate import Exceptions, FeatureRows, Weights, descend
-from .rows import RemoteRows
+from ...base.types import Floats, Ints, PotentiaError
+from ...kernels.linear_losses import Exceptions, FeatureRows, Weights, descend
+from ...learn.backends.connection import map_anywhere
+
+T = TypeVar("T")
+
+# -- rows that the workers of a cluster read -----------------------------------------------------------------
+
+#: The matrix read last by this process: labels are learned one after another from the same one.
+_read_last: dict[str, Floats] = {}
+
+
+class RemoteRows:
+    """Rows (n, d) of a source, or some of them, which whoever computes with them reads; products are computed there.
+
+    Attributes:
+        source: has a method `rows()` and a text `key`; equal keys are equal rows.
+        shape: (n, d).
+        chosen: numbers of the source's rows; None for all.
+    """
+
+    def __init__(self, source: Any, shape: tuple[int, int], chosen: Ints | None = None) -> None:
+        self.source, self.shape, self.chosen = source, shape, chosen
+
+    def __getitem__(self, numbers: Ints) -> RemoteRows:
+        chosen = numbers if self.chosen is None else self.chosen[numbers]
+        return RemoteRows(self.source, (len(chosen), self.shape[1]), chosen)
+
+    def __matmul__(self, weights: Any) -> Floats:
+        return self.ask(partial(_product, weights))
+
+    def ask(self, function: Callable[[Floats], T]) -> T:
+        """function(rows), computed by a worker."""
+        result: T = map_anywhere(partial(_apply, function), [self])[0]
+        return result
+
+    def read(self) -> Floats:
+        """The rows, in this process, which stores the matrix that it read last."""
+        if self.source.key not in _read_last:
+            forget_rows()
+            _read_last[self.source.key] = self.source.rows()
+        matrix = _read_last[self.source.key]
+        return matrix if self.chosen is None else matrix[self.chosen]
+
+
+def forget_rows() -> None:
+    """Release the matrix that this process read last."""
+    _read_last.clear()
+
+
+def _apply(function: Callable[[Floats], T], rows: RemoteRows) -> T:
+    return function(rows.read())
+
+
+def _product(weights: Any, rows: Floats) -> Floats:
+    product: Floats = rows @ weights
+    return product
+
+
+# -- kernels ---------------------------------------------------------------------------------------------------
+
+KernelName = Literal["additive_chi2", "chi2", "cosine", "laplacian", "linear", "poly", "polynomial", "rbf", "sigmoid"]
+KERNELS = get_args(KernelName)
+#: A kernel by scikit-learn's name, or a function of two matrices of rows.
+Kernel = KernelName | Callable[..., Any] | None
+#: A kernel's width: a number or a rule.
+Gamma = float | Literal["scale", "median", "cv"]
+#: Rows whose distances the median rule looks at.
+_SAMPLE = 500
+
+
+def kernel_matrix(A: Any, B: Any, kernel: Kernel, **options: Any) -> Floats:
+    """k(a, b) for all rows of A and B: a kernel of scikit-learn's by name with its options, or a user's function."""
+    from sklearn.metrics.pairwise import pairwise_kernels
+
+    if callable(kernel):
+        values = kernel(A, B)
+        gram = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=float)
+    else:
+        try:
+            gram = pairwise_kernels(A, B, metric=kernel, filter_params=True, **options)
+        except ValueError as error:
+            raise PotentiaError(f"kernel {kernel!r}: {str(error).removesuffix('.')}.") from None
+    if gram.shape != (A.shape[0], B.shape[0]) or not np.all(np.isfinite(gram)):
+        raise PotentiaError(f"kernel must give finite numbers of shape {(A.shape[0], B.shape[0])}, not {gram.shape}.")
+    return np.ascontiguousarray(gram)
+
+
+def kernel_width(X: Any, gamma: Gamma) -> float:
+    """The kernel's width as a number; for "cv" that of the median rule."""
+    if not isinstance(gamma, str):
+        return float(gamma)
+    if gamma != "scale":
+        return median_width(X, 0)
+    # as scikit-learn's SVC has it
+    variance = X.multiply(X).mean() - X.mean() ** 2 if sparse.issparse(X) else X.var()
+    return float(1.0 / (X.shape[1] * variance)) if variance > 0 else 1.0
+
+
+def median_width(X: Any, seed: int) -> float:
+    """1 / median squared distance between some rows; 1 where rows do not differ."""
+    rows = np.random.default_rng(seed).permutation(X.shape[0])[:_SAMPLE]
+    sample = X[rows].toarray() if sparse.issparse(X) else X[rows]
+    squares = np.einsum("ij,ij->i", sample, sample)
+    distances = squares[:, None] + squares - 2.0 * sample @ sample.T
+    middle = float(np.median(distances[np.triu_indices(len(rows), 1)])) if len(rows) > 1 else 0.0
+    return 1.0 / middle if middle > 0 else 1.0
+
+
+# -- problems of single labels ---------------------------------------------------------------------------------
 
 #: Where coordinate descent stalls, a linear system of up to this many unknowns is solved instead.
 LARGEST_SYSTEM = 1000
@@ -44,9 +152,7 @@ class SignColumns:
         self.usual = np.where(signs.sum(axis=0) >= 0, 1.0, -1.0)
         listed = sparse.csr_array(signs != self.usual)
         listed.sort_indices()
-        self.exceptions = Exceptions(
-            listed.indices.astype(np.uint32), listed.indptr.astype(np.int64), float(scale)
-        )
+        self.exceptions = Exceptions(listed.indices.astype(np.uint32), listed.indptr.astype(np.int64), float(scale))
 
 
 class LabelRows:
@@ -68,7 +174,7 @@ class LabelRows:
             self.squares = squared_lengths(X) if gram is None else np.diagonal(gram)
 
     def here(self) -> LabelRows:
-        """The same with rows that this process has read."""
+        """These rows, read by this process where they are remote."""
         return LabelRows(self.X.read(), weight=self.weight) if isinstance(self.X, RemoteRows) else self
 
     @property
@@ -76,9 +182,7 @@ class LabelRows:
         """The mean squared length of the rows."""
         return self.X.ask(_mean_square) if isinstance(self.X, RemoteRows) else float(np.mean(self.squares))
 
-    def solve(
-        self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats, label: int
-    ) -> Floats:
+    def solve(self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats, label: int) -> Floats:
         """Solutions (solvers, width + p + 2) of the problem of signs y (n) beside the first p columns of signs.
 
         Each starts from the one before with its dual scaled to the new cost. label: whose weights the rows have.
@@ -162,6 +266,12 @@ def feature_rows(X: Any, gram: Floats | None = None) -> FeatureRows:
     # unsigned indices spare kernels a test for wrap-around; 32 bits where they come as such
     unsigned = np.uint32 if X.indices.dtype.itemsize == 4 else np.uint64
     return FeatureRows(nothing, nothing, X.data, X.indices.view(unsigned), X.indptr)
+
+
+def lone_score(difference: Floats) -> Floats:
+    """The score g at which a lone label's losses differ by this: [1 + g]_+ - [1 - g]_+ solved for g."""
+    size = np.abs(difference)
+    return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))
 
 
 # -- Newton steps: argmin over 0 <= a <= cost of 1/2 a.Q.a - sum a --------------------------------------------

@@ -1,21 +1,23 @@
-"""`IndependentClassifiers`: one margin classifier per label."""
+"""Classifiers that decide each label by itself: `IndependentClassifiers`, and `ThresholdClassifier` of any scores."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+from sklearn.base import clone
 
-from ...base.schema import Array, Rule, Schema
-from ...base.types import Floats
+from ...base.saving import find_class, saved_name
+from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section
+from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, prefixed
 from ...learn.checkpoint import Checkpoint
+from ...metrics import MEASURES
 from .base import FitTask, MultiLabelClassifier
-from .hinge import HingeSolver
-from .inputs import ClassWeight, check_class_weight, check_margin_options
-from .network import APART, learn_networks
-from .rows import Gamma, Kernel, kernel_width
+from .hinge import Gamma, HingeSolver, Kernel, kernel_width
+from .inputs import ClassWeight, check_class_weight, check_classifier, check_margin_options
+from .network import APART, learn_networks, splits
 
 
 @dataclass(eq=False, repr=False)
@@ -41,10 +43,10 @@ class IndependentClassifiers(MultiLabelClassifier):
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
-        "own": Array("f8", ("V", "m"), optional=True),
+        "coef": Array("f8", ("V", "m"), optional=True),
         "bias": Array("f8", ("V",), optional=True),
         "weights": Rule(
-            lambda saved: (saved["own"] is None) == (saved["bias"] is None) == (not saved["V"]), "are missing"
+            lambda saved: (saved["coef"] is None) == (saved["bias"] is None) == (not saved["V"]), "are missing"
         ),
     }
 
@@ -95,10 +97,147 @@ class IndependentClassifiers(MultiLabelClassifier):
 
     def _state(self) -> dict[str, Any]:
         coef, bias = self._weights()
-        return {"own": coef, "bias": bias} if len(bias) else {}
+        return {"coef": coef, "bias": bias} if len(bias) else {}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
-        if saved["own"] is None:
+        if saved["coef"] is None:
             self._fit_nothing()
         else:
-            self._set_weights(saved["own"], saved["bias"])
+            self._set_weights(saved["coef"], saved["bias"])
+
+
+Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]
+
+_SWEEPS = 20
+
+
+@dataclass(eq=False, repr=False)
+class ThresholdClassifier(MultiLabelClassifier):
+    """Another classifier's scores with a threshold per label in place of zero [Fan and Lin 2007].
+
+    Thresholds are tuned on scores of held-out rows: one label after another takes the threshold that is best for the
+    measure given the others' (of equally good ones the closest to zero), until nothing improves. Around `LMSBN`
+    the scores are what a label's other value would cost the best labelling, so that thresholds of zero are its own
+    predictions.
+
+    Args:
+        estimator: a classifier with `decision_function` (n, K); independent linear ones if None.
+        measure: "f_macro", "f_micro", "f_samples", "exact_match" or "hamming_loss".
+        cv: number of folds.
+        random_state: seed of the folds.
+
+    After `fit`: `estimator_`, `thresholds_` of the labels that vary, `held_out_` (the measure before and after tuning).
+    """
+
+    estimator: Any = None
+    _: KW_ONLY
+    measure: Measure = "f_macro"
+    cv: int = 5
+    random_state: int = 0
+
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "inner": Section({"class": TEXT, "content": Kind((dict,))}, optional=True),
+        "thresholds": Array("f8", ("V",), optional=True),
+        "held_out": Array("f8", (2,), optional=True),
+        "parts": Rule(
+            lambda saved: all(
+                (saved[name] is None) == (not saved["V"]) for name in ("inner", "thresholds", "held_out")
+            ),
+            "are missing",
+        ),
+    }
+
+    def _check_options(self) -> None:
+        check_choice("measure", self.measure, MEASURES)
+        check_count("cv", self.cv, 2)
+        check_count("random_state", self.random_state)
+        check_classifier(self.estimator)
+
+    def _state(self) -> dict[str, Any]:
+        if not self._coding.varying.any():
+            return {}
+        if not isinstance(self.estimator_, MultiLabelClassifier):
+            raise PotentiaError(f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved.")
+        content, arrays = self.estimator_.state()
+        return {
+            "inner": {"class": saved_name(type(self.estimator_)), "content": content},
+            "thresholds": self.thresholds_,
+            "held_out": np.array(self.held_out_),
+            **{f"inner/{name}": array for name, array in arrays.items()},
+        }
+
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if saved["V"]:
+            inner = find_class(saved["inner"]["class"], MultiLabelClassifier)
+            self.estimator_ = inner.from_state(saved["inner"]["content"], prefixed(arrays, "inner/"))
+            self.thresholds_, self.held_out_ = saved["thresholds"], tuple(saved["held_out"].tolist())
+
+    def _fit(self, task: FitTask) -> None:
+        X, signs = task.X, task.signs
+        estimator = IndependentClassifiers() if self.estimator is None else self.estimator
+        scores, labels = np.empty(signs.shape), signs.astype(np.int64)
+        for train, test in splits(len(signs), self.cv, self.random_state):
+            part = clone(estimator).fit(X[train], labels[train])
+            scores[test] = part.decision_function(X[test]).reshape(len(test), -1)
+        self.thresholds_ = tune(scores, signs > 0, self.measure)
+        measure = MEASURES[self.measure]
+        self.held_out_ = tuple(measure(signs > 0, scores > t) for t in (0.0, self.thresholds_))
+        self.estimator_ = clone(estimator).fit(X, labels)
+
+    def _decide(self, X: Any) -> Floats:
+        return self.estimator_.decision_function(X).reshape(X.shape[0], -1) - self.thresholds_
+
+
+def tune(scores: Floats, truth: Bools, measure: str) -> Floats:
+    """Thresholds (K) that a measure cannot improve upon by changing one; from zeros, in rounds over the labels."""
+    thresholds = np.zeros(scores.shape[1])
+    for _ in range(_SWEEPS):
+        before = thresholds.copy()
+        for k in range(len(thresholds)):
+            predicted = scores > thresholds
+            order = np.argsort(-scores[:, k], kind="stable")
+            values = _values(predicted, truth, k, order, measure)
+            thresholds[k] = _best(scores[order, k], values, thresholds[k])
+        if np.array_equal(before, thresholds):
+            break
+    return thresholds
+
+
+def _values(predicted: Bools, truth: Bools, k: int, order: np.ndarray, measure: str) -> Floats:
+    """The measure with label k predicted in the first m rows of `order`, m = 0..n, up to what does not depend on m."""
+    right = np.concatenate([[0], np.cumsum(truth[order, k])])
+    count = np.arange(len(order) + 1)
+    if measure in ("f_macro", "f_micro"):
+        both, total = 0, 0
+        if measure == "f_micro":
+            others = np.arange(truth.shape[1]) != k
+            both = int(np.sum(predicted[:, others] & truth[:, others]))
+            total = int(predicted[:, others].sum() + truth[:, others].sum())
+        return 2.0 * (right + both) / np.maximum(truth[:, k].sum() + count + total, 1)
+    with_it, without = predicted.copy(), predicted.copy()
+    with_it[:, k], without[:, k] = True, False
+    gain = _row_values(with_it, truth, measure) - _row_values(without, truth, measure)
+    return np.concatenate([[0.0], np.cumsum(gain[order])])
+
+
+def _row_values(predicted: Bools, truth: Bools, measure: str) -> Floats:
+    """Each row's part (n) in a measure that is a mean over rows."""
+    if measure == "exact_match":
+        return np.all(predicted == truth, axis=1).astype(float)
+    if measure == "hamming_loss":
+        return -np.sum(predicted != truth, axis=1).astype(float)
+    total = predicted.sum(axis=1) + truth.sum(axis=1)
+    return np.where(total == 0, 1.0, 2.0 * np.sum(predicted & truth, axis=1) / np.maximum(total, 1))
+
+
+def _best(ordered: Floats, values: Floats, current: float) -> float:
+    """The best threshold between two distinct scores (descending) or beyond the last; `current` where it ties."""
+    cuts = np.concatenate([[ordered[0] + 1.0], (ordered[:-1] + ordered[1:]) / 2.0, [ordered[-1] - 1.0]])
+    allowed = np.concatenate([[True], ordered[:-1] > ordered[1:], [True]])
+    here = values[np.sum(ordered > current)]
+    best = values[allowed].max()
+    if here >= best - 1e-12:
+        return current
+    good = np.flatnonzero(allowed & (values >= best - 1e-12))
+    return float(cuts[good[np.argmin(np.abs(cuts[good]))]])

@@ -1,4 +1,4 @@
-"""What estimators are given, checked: rows, weights, options, and labels, of which any two values become -1 and +1."""
+"""Checks of rows, weights, options and labels, and the coding of labels of any two values as -1 and +1."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ...base.options import check_choice, check_count, check_number, check_positive
 from ...base.saving import SavedFunction
-from ...base.types import Bools, Floats, PotentiaError, shown, warn_caller
+from ...base.types import (
+    Bools,
+    Floats,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_number,
+    check_positive,
+    shown,
+    warn_caller,
+)
 from ...features.offsets import CONSTANT_SHARE, FAR
-from .rows import KERNELS, RemoteRows
+from .hinge import KERNELS, RemoteRows
 
 
 class Coding(NamedTuple):
-    """What each of K labels' values mean.
+    """The values of K labels and their signs.
 
     classes: per label its values in ascending order, one or two. signs: what a label of one value is coded as, 0
     for a label of two. flat: the labels were given as one column without a second axis.
@@ -50,20 +59,19 @@ class Coding(NamedTuple):
                 signs[:, k] = np.where(high, self.signs[k], -self.signs[k])
                 continue
             if not np.all(high | (column == values[0])):
-                raise PotentiaError(
-                    f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}."
-                )
+                raise PotentiaError(f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}.")
             signs[:, k] = np.where(high, 1.0, -1.0)
         return signs
 
     def decode(self, signs: np.ndarray) -> np.ndarray:
         """Labels (n, K) in the values given in training, from the signs (n, K') of those that vary."""
-        kind = np.result_type(*self.classes) if _plain(self.classes) else np.dtype(object)
+        # one array type that holds all labels' values without changing them
+        kinds = {values.dtype.kind for values in self.classes}
+        plain = len(kinds) == 1 or kinds <= set("iuf")
+        kind = np.result_type(*self.classes) if plain else np.dtype(object)
         labels, columns = np.empty((len(signs), len(self.classes)), dtype=kind), iter(signs.T)
         for k, values in enumerate(self.classes):
-            labels[:, k] = (
-                values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
-            )
+            labels[:, k] = values[0] if len(values) == 1 else np.where(next(columns) > 0, values[1], values[0])
         return labels[:, 0] if self.flat else labels
 
     def beside_constant(self, values: np.ndarray, constant: Floats) -> np.ndarray:
@@ -138,17 +146,10 @@ def _columns(labels: np.ndarray) -> np.ndarray:
 
 def label_names(y: Any, n_labels: int) -> list[str]:
     """Names of a data frame's columns (or a series' name); otherwise the columns' numbers."""
-    columns = getattr(y, "columns", None)
-    if columns is not None:
-        return [str(name) for name in columns]
+    if hasattr(y, "columns"):
+        return [str(name) for name in y.columns]
     name = getattr(y, "name", None)
     return [str(k) for k in range(n_labels)] if name is None else [str(name)]
-
-
-def _plain(classes: list[np.ndarray]) -> bool:
-    """Whether one array type holds all labels' values without changing them."""
-    kinds = {values.dtype.kind for values in classes}
-    return len(kinds) == 1 or kinds <= set("iuf")
 
 
 def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
@@ -187,9 +188,7 @@ def check_rows(estimator: Any, X: Any, reset: bool) -> Any:
     if max(values.max(initial=0.0), -values.min(initial=0.0)) > _HUGE:
         at = np.flatnonzero(np.abs(values) > _HUGE)[0]
         column = X.indices[at] if sparse.issparse(X) else at % X.shape[1]
-        raise PotentiaError(
-            f"feature {column} of X holds numbers too large to compute with: scale the features."
-        )
+        raise PotentiaError(f"feature {column} of X holds numbers too large to compute with: scale the features.")
     return X
 
 
@@ -331,6 +330,4 @@ def check_classifier(estimator: object) -> None:
     if isinstance(estimator, SavedFunction):
         return  # of a loaded model, which can predict but not be fitted again
     if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
-        raise PotentiaError(
-            f"estimator must be a classifier with decision_function or None, not {shown(estimator)}."
-        )
+        raise PotentiaError(f"estimator must be a classifier with decision_function or None, not {shown(estimator)}.")

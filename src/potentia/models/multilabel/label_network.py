@@ -5,22 +5,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self, cast
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from ...base.options import check_choice, check_count, check_flag, check_positive
 from ...base.saving import SavedFunction
-from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check, prefixed
-from ...base.types import Floats, Ints, PotentiaError, shown
+from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
+from ...base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_positive,
+    prefixed,
+    shown,
+)
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import HingeSolver
 from .inputs import ClassWeight, check_class_weight, check_seed
-from .lmsbn import LabelSearch
-from .posterior import Conditionals, Labelled, Member, Seen, best_labellings, learn_conditionals, marginals
-from .selection import among, given_order, splits
-from .units import FOREST, LabellingForest, Unit, UnitTask, learn_forest, log_odds, make_unit, restore_unit
+from .network import LabelSearch, among, check_order, splits
+from .posterior import Conditionals, Member, Seen, best_labellings, learn_conditionals, marginals
+from .units import FOREST, LabellingForest, Unit, learn_forest, log_odds, make_unit, restore_unit
 
 Loss = Literal["exact_match", "hamming_loss"]
 LOSSES = ("exact_match", "hamming_loss")
@@ -30,7 +39,7 @@ UNITS = ("linear", "rbf", "boosting")
 _MOST_KERNEL_ROWS = 3000
 #: How strongly labels' conditionals are drawn to what is common, and the forest's exponents, that are compared.
 _RIDGES, _POWERS = (1.0, 10.0, 100.0), (0.0, 0.5, 1.0, 2.0, 4.0)
-#: What is taken where rows are too few to compare.
+#: Values taken where rows are too few to compare.
 _RIDGE, _POWER = 10.0, 1.0
 #: Rows labelled at once.
 _CHUNK = 512
@@ -139,19 +148,10 @@ class LabelNetwork(MultiLabelClassifier):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_choice("loss", self.loss, LOSSES)
         check_flag("sees_labels", self.sees_labels)
-        for name, least in {
-            "n_trees": 0,
-            "n_orders": 1,
-            "parents": 0,
-            "width": 1,
-            "cv": 2,
-            "passes": 1,
-        }.items():
+        for name, least in {"n_trees": 0, "n_orders": 1, "parents": 0, "width": 1, "cv": 2, "passes": 1}.items():
             check_count(name, getattr(self, name), least)
         if self.sees_labels and self.n_orders > 1:
-            raise PotentiaError(
-                "n_orders must be 1 where sees_labels is True: units learn with labels in one order."
-            )
+            raise PotentiaError("n_orders must be 1 where sees_labels is True: units learn with labels in one order.")
         check_positive("tol", self.tol)
         check_seed(self.random_state)
 
@@ -169,20 +169,21 @@ class LabelNetwork(MultiLabelClassifier):
 
     def _fit(self, task: FitTask) -> None:
         self._fit_nothing()
-        X, signs, weight, seed, solved = task
+        X, signs, weight, seed, _ = task
         orders = self._orders(signs, seed)
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
-        unit_task = UnitTask(X, signs, weight, orders[0], solver, self.cv, solved)
-        wanted = list(self.units)
+        n = len(signs)
+        # too few rows for every fold to have two are not held out
+        folds = list(splits(n, self.cv, seed)) if n >= 2 * self.cv else [(np.arange(n), np.arange(n))]
+        units = list(self.units)
         if isinstance(self.units, str):
-            wanted = ["linear", "rbf"] if len(signs) <= _MOST_KERNEL_ROWS else ["linear"]
-        self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in wanted]
-        self._units = [make_unit(unit, self.sees_labels, seed) for unit in wanted]
-        parts, seen = [unit.learn(unit_task) for unit in self._units], None
+            units = ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
+        self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in units]
+        self._units = [make_unit(unit, self.sees_labels, seed) for unit in units]
+        parts, seen = [unit.learn(task, solver, orders[0], folds) for unit in self._units], None
         if self.n_trees:
-            self._forest, probabilities, _ = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
-            seen = Seen(self._forest.labellings, probabilities)
-            parts.append(self._forest_scores(probabilities))
+            self._forest, seen = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
+            parts.append(self._forest.scores(seen))
         scores = np.stack(parts, axis=2)
         self._scale = scores.std(axis=(0, 1)) + 1e-12
         scores /= self._scale
@@ -199,13 +200,11 @@ class LabelNetwork(MultiLabelClassifier):
             first = np.arange(V) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
         else:
             varying = np.flatnonzero(self._coding.varying)
-            first = among(varying, given_order(self.order, self.n_labels_, None))
+            first = among(varying, check_order(self.order, self.n_labels_))
         rng = np.random.default_rng(seed)
         return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
 
-    def _choose(
-        self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int
-    ) -> None:
+    def _choose(self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int) -> None:
         """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n = len(signs)
@@ -220,11 +219,9 @@ class LabelNetwork(MultiLabelClassifier):
                 conditionals = learn_conditionals(
                     scores[train], signs[train], order, ridge, weight[train], self.parents
                 )
-                member = _member(conditionals, scores[test])
+                member = Member(conditionals, conditionals.base(scores[test]))
                 members_by_ridge[ridge].append(member)
-                gains[ridge] = (
-                    gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
-                )
+                gains[ridge] = gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
         self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
         members = list(zip(members_by_ridge[self.ridge_], (test for _, test in parts), strict=True))
 
@@ -236,9 +233,7 @@ class LabelNetwork(MultiLabelClassifier):
                 right += [np.sum(~wrong.any(axis=1)) / n, np.sum(wrong) / signs.size]
             return {"power": power, "whole": whole, "exact_match": right[0], "hamming_loss": right[1]}
 
-        self.cv_results_ = [
-            measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))
-        ]
+        self.cv_results_ = [measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))]
         self.power_ = self._better(n)["power"]
         if self.whole_:
             self.cv_results_.append(measure(self.power_, False))
@@ -255,49 +250,35 @@ class LabelNetwork(MultiLabelClassifier):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def _forest_scores(self, probabilities: Any) -> Floats:
-        forest = cast(LabellingForest, self._forest)
-        return log_odds(forest.marginals(probabilities), 0.5 / len(forest.roots))
-
     def _members(self, X: Any) -> tuple[list[Member], Seen | None]:
         """Every order's network at rows X, and what the forest has seen near them."""
         n, V = X.shape[0], len(self._conditionals[0].order)
         parts = [np.zeros((n, V)) if unit.sees_labels else unit.scores(X) for unit in self._units]
         seen = None
         if self._forest is not None:
-            probabilities = self._forest.probabilities(X)
-            seen = Seen(self._forest.labellings, probabilities)
-            parts.append(self._forest_scores(probabilities))
+            seen = self._forest.seen(X)
+            parts.append(self._forest.scores(seen))
         scores = np.stack(parts, axis=2) / self._scale
         seeing = [u for u, unit in enumerate(self._units) if unit.sees_labels]
-        if not seeing:
-            return [_member(c, scores) for c in self._conditionals], seen
-        return [self._seeing_member(c, scores, X, seeing) for c in self._conditionals], seen
+        return [
+            Member(c, c.base(scores), [partial(self._unit_scores, c, u, X) for u in seeing]) for c in self._conditionals
+        ], seen
 
-    def _seeing_member(self, conditionals: Conditionals, scores: Floats, X: Any, seeing: list[int]) -> Member:
-        """A network some of whose units see the labels before theirs."""
-        plain = _member(conditionals, scores)
-
-        def scores_at(i: int, rows: Ints, signs: Floats) -> Floats:
-            total = plain.scores_at(i, rows, signs)
-            for u in seeing:
-                unit_scores = self._units[u].scores_after(i, X[rows], signs)
-                total = total + conditionals.weight[i, u] * unit_scores / self._scale[u]
-            return total
-
-        return Member(conditionals, plain.base, scores_at, False)
+    def _unit_scores(self, conditionals: Conditionals, u: int, X: Any, i: int, rows: Ints, signs: Floats) -> Floats:
+        """The part (m) of a unit that sees earlier labels in the log-odds of the label at place i."""
+        return conditionals.weight[i, u] * self._units[u].scores_after(i, X[rows], signs) / self._scale[u]
 
     def _signs_by(self, members: list[Member], seen: Seen | None, power: float, whole: bool) -> Floats:
         if whole:
-            return best_labellings(members, seen, power, self.width).signs
+            return best_labellings(members, seen, power, self.width).labels
         return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        return self._labelled(X).signs if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
+        return self._labelled(X).labels if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
 
-    def _labelled(self, X: Any) -> Labelled:
+    def _labelled(self, X: Any) -> LabelSearch:
         parts = self._by_chunks(best_labellings, X)
-        return Labelled(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return LabelSearch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
     def _probabilities(self, X: Any) -> Floats:
         return np.concatenate(self._by_chunks(marginals, X))
@@ -318,8 +299,13 @@ class LabelNetwork(MultiLabelClassifier):
 
     def search(self, X: Any) -> LabelSearch:
         """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
-        signs, score, states, optimal = self._labelled(self._checked(X))
-        return LabelSearch(self._coding.decode(signs), -score, states, optimal)
+        X = self._checked(X)
+        if not self._conditionals:  # no label varies
+            n = X.shape[0]
+            labels = self._coding.decode(np.empty((n, 0)))
+            return LabelSearch(labels, np.zeros(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
+        best = self._labelled(X)
+        return best._replace(labels=self._coding.decode(best.labels))
 
     # -- files ---------------------------------------------------------------------------------------------
 
@@ -338,11 +324,7 @@ class LabelNetwork(MultiLabelClassifier):
             "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
             "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
             "scale": self._scale,
-            **{
-                f"unit{u}/{name}": array
-                for u, (_, arrays) in enumerate(units)
-                for name, array in arrays.items()
-            },
+            **{f"unit{u}/{name}": array for u, (_, arrays) in enumerate(units) for name, array in arrays.items()},
             **{f"forest/{name}": array for name, array in forest.items()},
         }
 
@@ -366,8 +348,3 @@ class LabelNetwork(MultiLabelClassifier):
         if len(self._scale) != len(self._units) + bool(forest):
             raise PotentiaError("the saved LabelNetwork is damaged: its scales are not those of its units.")
         self.order_ = np.flatnonzero(self._coding.varying)[first]
-
-
-def _member(conditionals: Conditionals, scores: Floats) -> Member:
-    base = conditionals.base(scores)
-    return Member(conditionals, base, conditionals.linear(base), True)

@@ -4,44 +4,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ...base.options import check_choice, check_number
-from ...base.schema import Array, Rule, Schema, Size, prefixed
-from ...base.types import Bools, Floats
+from ...base.schema import Array, Rule, Schema, Size
+from ...base.types import Floats, check_choice, check_number, prefixed
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
+from .hinge import Gamma, Kernel, kernel_width, lone_score
 from .inputs import check_margin_options
-from .lmsbn import lone_score
 from .machine import (
     DECODES,
     CliqueOption,
     Decode,
+    Decoded,
     Machine,
     MachineProblem,
     as_cliques,
     clique_sets,
     costs_of_flips,
     find_labelling,
-    is_optimal,
     learn_machine,
 )
-from .rows import Gamma, Kernel, kernel_width
-
-
-class Decoded(NamedTuple):
-    """Labellings of n rows.
-
-    labels (n, K) in training's values; loss (n): hinge sums; bound (n): no labelling has less; optimal (n): this one
-    has no more, for certain.
-    """
-
-    labels: np.ndarray
-    loss: Floats
-    bound: Floats
-    optimal: Bools
 
 
 @dataclass(eq=False, repr=False)
@@ -62,10 +47,7 @@ class LMBM(MultiLabelClassifier):
         alpha: the paper's lambda; C of a support vector machine is :math:`1 / (\alpha n)`.
         cliques: the largest size of cliques, of which all are used (1: independent labels), or the sets of labels.
         eta0: how much more the cliques' weights are regularised.
-        kernel: None (linear), a name that scikit-learn knows ("rbf", "poly", ...), or a function of two matrices of
-            rows; it replaces x only.
-        gamma, degree, coef0: the kernel's options; gamma "scale" is as in scikit-learn's SVC, "median" is 1 / median
-            squared distance of rows.
+        kernel, gamma, degree, coef0: as in `LMSBN`, without a choice by cross-validation.
         decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
             rounding and flips; a labelling that meets the program's bound is certainly optimal), "branch" (the same
             with branch and bound where it is not; exponential in the worst case, at most 1,000 linear programs per
@@ -95,7 +77,7 @@ class LMBM(MultiLabelClassifier):
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
-        "machine/own": Array("f8", ("V", "m")),
+        "machine/coef": Array("f8", ("V", "m")),
         "machine/bias": Array("f8", ("V",)),
         "machine/weight": Array("f8", ("C",)),
         "machine/facts": Array("f8", (2,)),
@@ -103,20 +85,14 @@ class LMBM(MultiLabelClassifier):
         "M": Size(lambda saved: saved["machine/sizes"].sum()),
         "machine/members": Array("i8", ("M",), low=0, below="K"),
         "cliques": Rule(
-            lambda saved: not np.any(saved["signs"][saved["machine/members"]]),
-            "name labels that do not vary",
+            lambda saved: not np.any(saved["signs"][saved["machine/members"]]), "name labels that do not vary"
         ),
     }
 
     # -- fitting -------------------------------------------------------------------------------------------
 
     def fit(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+        self, X: Any, y: Any, *, progress: bool = False, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     ) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
         return self._learn(X, y, None, progress, checkpoint)
@@ -159,11 +135,11 @@ class LMBM(MultiLabelClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        return find_labelling(self._machine, self._scores(X), self.decode).signs
+        return find_labelling(self._machine, self._scores(X), self.decode).labels
 
     def _decide(self, X: Any) -> Floats:
         scores, hinge = self._scores(X), self.decode != "map"
-        signs = find_labelling(self._machine, scores, self.decode).signs
+        signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
         cost = np.maximum(costs_of_flips(self._machine, scores, signs, hinge), np.finfo(float).tiny)
         return lone_score(signs * cost) if hinge else signs * cost
@@ -179,9 +155,8 @@ class LMBM(MultiLabelClassifier):
         """Labellings with losses, bounds and proofs; None is the estimator's own `decode`."""
         decode = self.decode if decode is None else decode
         check_choice("decode", decode, DECODES)
-        scores = self._scores(self._checked(X))
-        signs, loss, bound = find_labelling(self._machine, scores, decode)
-        return Decoded(self._coding.decode(signs), loss, bound, is_optimal(loss, bound))
+        best = find_labelling(self._machine, self._scores(self._checked(X)), decode)
+        return best._replace(labels=self._coding.decode(best.labels))
 
     def labelling_loss(self, X: Any, y: Any) -> Floats:
         """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
@@ -196,7 +171,7 @@ class LMBM(MultiLabelClassifier):
     def _state(self) -> dict[str, Any]:
         machine, sets = self._machine, self.cliques_
         parts = {
-            "own": machine.coef,
+            "coef": machine.coef,
             "bias": machine.bias,
             "weight": machine.weight,
             "facts": np.array([machine.objective, machine.gap]),
@@ -211,5 +186,5 @@ class LMBM(MultiLabelClassifier):
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
-        machine = Machine(part["own"], part["bias"], part["weight"], cliques, objective, gap)
+        machine = Machine(part["coef"], part["bias"], part["weight"], cliques, objective, gap)
         self._set_machine(machine, sets)

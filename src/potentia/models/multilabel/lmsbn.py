@@ -1,4 +1,4 @@
-"""`LMSBN`: large-margin sigmoid belief networks [LMSBN], learned label by label and searched exactly."""
+"""`LMSBN`: large-margin sigmoid belief networks [LMSBN], learned label by label, searched exactly, with bounds."""
 
 from __future__ import annotations
 
@@ -6,32 +6,43 @@ import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
+from math import ceil, comb
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
-from ...base.options import check_choice, check_count, check_positive
 from ...base.schema import Array, Number, Rule, Schema
-from ...base.types import Bools, Floats, Ints
+from ...base.types import (
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_positive,
+    check_type,
+    real_numbers,
+)
 from ...kernels.search import NetworkTerms
 from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
-from .hinge import HingeSolver
+from .hinge import Gamma, HingeSolver, Kernel, kernel_width, lone_score
 from .inputs import ClassWeight, check_class_weight, check_margin_options
-from .network import DirectedNetwork, Structure, learn_networks
-from .rows import Gamma, Kernel, kernel_width
-from .selection import (
+from .lmbm import LMBM
+from .network import (
     CV,
     LABEL_SCALES,
     ORDER_RULES,
     WIDTHS,
-    Candidates,
+    DirectedNetwork,
+    LabelSearch,
     Parents,
+    Structure,
     alpha_path,
     among,
+    check_order,
     choose,
-    given_order,
     label_order,
+    learn_networks,
     parent_sets,
     restrict,
 )
@@ -41,27 +52,6 @@ UNLIMITED = 2**62
 
 Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
-
-
-class LabelSearch(NamedTuple):
-    """Labellings of n rows found by branch and bound.
-
-    labels (n, K) in training's values; loss (n): hinge sums; states (n): partial labellings visited; optimal (n): no
-    labelling has less loss, for certain.
-    """
-
-    labels: np.ndarray
-    loss: Floats
-    states: Ints
-    optimal: Bools
-
-
-class Best(NamedTuple):
-    """The k best labellings: labels (n, k, K), loss (n, k) ascending, infinite where there are fewer; optimal (n)."""
-
-    labels: np.ndarray
-    loss: Floats
-    optimal: Bools
 
 
 class Probabilities(NamedTuple):
@@ -138,9 +128,9 @@ class LMSBN(MultiLabelClassifier):
 
     saved: ClassVar[Schema] = {
         **MultiLabelClassifier.saved,
-        "alpha": Number(optional=True),
-        "label_scale": Number(optional=True),
-        "network/own": Array("f8", ("V", "m")),
+        "alpha": Number(),
+        "label_scale": Number(),
+        "network/coef": Array("f8", ("V", "m")),
         "network/bias": Array("f8", ("V",)),
         "network/order": Array("i8", ("V",), low=0, below="V"),
         "order": Rule(
@@ -189,9 +179,7 @@ class LMSBN(MultiLabelClassifier):
 
     def _fit_nothing(self) -> None:
         none = np.zeros(0, dtype=np.int64)
-        links = NetworkTerms(
-            np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none
-        )
+        links = NetworkTerms(np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
         self._set_network(DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links))
         self.alpha_, self.label_scale_ = 1.0, 1.0
         self.cv_results_: list[dict[str, Any]] = []
@@ -200,26 +188,24 @@ class LMSBN(MultiLabelClassifier):
         X, signs, weight, seed, solved = task
         varying, parents = np.flatnonzero(self._coding.varying), parent_sets(self.parents, self.n_labels_)
         scale = 1.0 if self.label_scale == "cv" else float(self.label_scale)
-        structure = Structure(restrict(parents, varying), self.interactions, scale)
+        structure = Structure(restrict(parents, varying), self.interactions, scale, self.n_orders)
         features = lru_cache(1)(partial(self._label_rows, X, weight))
         width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
         gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
         order: Any = self.order
         if not isinstance(order, str):
-            order = tuple(among(varying, given_order(order, self.n_labels_, parents)).tolist())
-        candidates = Candidates(
-            alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
-            gammas,
-            ORDER_RULES if order == "cv" else [order],
-            LABEL_SCALES if self.label_scale == "cv" else [scale],
-            structure,
-            self.n_orders,
-        )
+            order = tuple(among(varying, check_order(order, self.n_labels_, parents)).tolist())
+        grid = {
+            "alpha": alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
+            "gamma": gammas,
+            "order": ORDER_RULES if order == "cv" else [order],
+            "label_scale": LABEL_SCALES if self.label_scale == "cv" else [scale],
+        }
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
-        best, self.cv_results_ = choose(candidates, features, signs, solver, self.cv, solved)
+        best, self.cv_results_ = choose(grid, features, signs, solver, structure, self.cv, solved)
         self.alpha_, self.label_scale_ = best.alpha, best.label_scale
         solver, rows = replace(solver, alpha=best.alpha), features(best.gamma)
-        placed = label_order(best.order, rows, signs, solver, structure, self.n_orders, solved)
+        placed = label_order(best.order, rows, signs, solver, structure, solved)
         structure = structure._replace(label_scale=best.label_scale)
         (network,) = learn_networks(rows, signs, [solver], placed, structure, solved)
         if self.kernel is not None:
@@ -237,7 +223,7 @@ class LMSBN(MultiLabelClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        return self.network_.search(self._base(X), float(self.bound), self._budget()).signs[:, 0]
+        return self.network_.search(self._base(X), float(self.bound), self._budget()).labels[:, 0]
 
     def _decide(self, X: Any) -> Floats:
         return lone_score(self.network_.margins(self._base(X), self._budget()))
@@ -259,18 +245,16 @@ class LMSBN(MultiLabelClassifier):
         bound, budget = self.bound if bound is None else bound, self.budget if budget is None else budget
         self._check_limits(bound, budget)
         limits = float(bound), UNLIMITED if budget is None else int(budget)
-        base = self._base(self._checked(X))
-        signs, loss, states, optimal = self.network_.search(base, *limits)
-        return LabelSearch(self._coding.decode(signs[:, 0]), loss[:, 0], states, optimal)
+        best = self.network_.search(self._base(self._checked(X)), *limits)
+        return best._replace(labels=self._coding.decode(best.labels[:, 0]), loss=best.loss[:, 0])
 
-    def best_labellings(self, X: Any, k: int) -> Best:
+    def best_labellings(self, X: Any, k: int) -> LabelSearch:
         """The k labellings of least loss, by one search per row."""
         check_count("k", k, 1)
-        base = self._base(self._checked(X))
-        signs, loss, _, optimal = self.network_.search(base, np.inf, self._budget(), int(k))
-        n, _, width = signs.shape
-        flat = self._coding.decode(signs.reshape(n * k, width))
-        return Best(flat.reshape(n, k, *flat.shape[1:]), loss, optimal)
+        best = self.network_.search(self._base(self._checked(X)), np.inf, self._budget(), int(k))
+        n, _, width = best.labels.shape
+        labels = self._coding.decode(best.labels.reshape(n * k, width))
+        return best._replace(labels=labels.reshape(n, k, *labels.shape[1:]))
 
     def predict_greedy(self, X: Any) -> np.ndarray:
         """Labels decided one after another without going back: the first descent of the search."""
@@ -324,20 +308,131 @@ class LMSBN(MultiLabelClassifier):
 
     def _state(self) -> dict[str, Any]:
         coef, bias, order, links = self.network_
-        parts = {"own": coef, "bias": bias, "order": order, **links._asdict()}
+        parts = {"coef": coef, "bias": bias, "order": order, **links._asdict()}
         arrays = {f"network/{name}": value for name, value in parts.items()}
         return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
-        # files from before these were chosen have them among the options only
-        for name in ("alpha", "label_scale"):
-            setattr(self, f"{name}_", saved["params"].get(name) if saved[name] is None else saved[name])
+        self.alpha_, self.label_scale_ = saved["alpha"], saved["label_scale"]
         links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
-        coef, bias, order = (saved[f"network/{name}"] for name in ("own", "bias", "order"))
+        coef, bias, order = (saved[f"network/{name}"] for name in ("coef", "bias", "order"))
         self._set_network(DirectedNetwork(coef, bias, order, links))
 
 
-def lone_score(difference: Floats) -> Floats:
-    """The score g at which a lone label's losses differ by this: [1 + g]_+ - [1 - g]_+ solved for g."""
-    size = np.abs(difference)
-    return np.where(size <= 2.0, difference / 2.0, np.sign(difference) * (size - 1.0))
+# -- bounds that theory gives: Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN] ---------------------------------
+
+#: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
+_HINGE_GAP = float(np.log1p(np.exp(-1.0)))
+
+
+class ErrorBound(NamedTuple):
+    """Mean loss of true labellings, the bound mean / threshold on the share of rows predicted wrong, that share.
+
+    threshold: labellings other than the predicted one have at least this loss; without one, 0, the bound is infinite.
+    """
+
+    mean_loss: float
+    bound: float
+    error: float
+    threshold: float
+
+
+class LikelihoodBound(NamedTuple):
+    """Per row: minus the log-likelihood of the labelling in the sigmoid network, and its bound by hinge losses."""
+
+    log_loss: Floats
+    bound: Floats
+
+
+class SearchBound(NamedTuple):
+    """Per bound S: the least share of rows with certain optima by theory, the share observed, and states at most.
+
+    guaranteed: max(0, 1 - mean loss / S). certain: rows whose search below S ended with a labelling found. states: a
+    search below S visits at most this many partial labellings. visited: the most that one did.
+    """
+
+    bounds: Floats
+    guaranteed: Floats
+    certain: Floats
+    states: list[int]
+    visited: list[int]
+
+
+def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
+    r"""Theorem 4: the probability of a wrong prediction is at most E[loss of the truth] / threshold.
+
+    The threshold of an LMSBN is 1 (Remark 6); that of an LMBM falls with its couplings (Remark 5):
+    :math:`\min_i [1 - \sum_{C \ni i} |v_C|]_+` over labels i and cliques C. The bound holds for the means over the
+    given rows, which estimate the expectations if the model was not trained on these rows. Predictions are exact
+    here, whatever the model's options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
+    """
+    check_type("model", model, LMSBN, LMBM)
+    losses = model.labelling_loss(X, y)
+    best = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
+    if not np.all(best.optimal):
+        raise PotentiaError(
+            f"the labellings of {np.sum(~best.optimal)} rows are not proven optimal; fit with a larger eta0."
+        )
+    truth = np.asarray(y.toarray() if hasattr(y, "toarray") else y).reshape(len(losses), -1)
+    wrong = np.any(best.labels.reshape(len(losses), -1) != truth, axis=1)
+    mean, threshold = float(np.mean(losses)), _threshold(model)
+    return ErrorBound(mean, mean / threshold if threshold else np.inf, float(np.mean(wrong)), threshold)
+
+
+def _threshold(model: LMSBN | LMBM) -> float:
+    """A lower bound on the loss of every labelling but the predicted one.
+
+    Let y and the prediction differ in label i, and let A be the part of z_i that is the same for both: z_i is A + B for
+    y and A - B for the prediction. If B < 0, y loses [1 - A - B]_+ > [1 - A]_+ in label i; else y loses no less than
+    the prediction, which loses [1 - A + B]_+ >= [1 - A]_+. As y_i x turns, A holds cliques only.
+    """
+    if isinstance(model, LMSBN):
+        return 1.0
+    total = np.zeros(model.n_labels_)
+    for clique, weight in zip(model.cliques_, model.clique_weights_, strict=True):
+        total[list(clique)] += abs(weight)
+    return float(max(0.0, 1.0 - total.max(initial=0.0)))
+
+
+def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
+    r"""Remark 3: the log-loss of the sigmoid network is at most the hinge sum plus a constant per label.
+
+    .. math:: \sum_i \log(1 + \exp(-z_i)) \le \sum_i [1 - z_i]_+ + K b
+
+    with K labels and :math:`b = \log(1 + 1 / e)`, the least constant for which it holds. Labels that are constant in
+    training are left out of both sums and of K.
+    """
+    check_type("model", model, LMSBN)
+    log_loss = model.log_loss(X, y)
+    return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
+
+
+def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
+    r"""Theorem 9: a search for labellings of loss below S finds the optimum with a probability that grows with S.
+
+    The probability is at least :math:`1 - E[\text{loss}] / S`, and the search visits :math:`O(K^S)` states.
+    """
+    check_type("model", model, LMSBN)
+    S = real_numbers(bounds, "bounds").ravel()
+    if S.size == 0 or not np.all(S >= 1):
+        raise PotentiaError("bounds must be numbers of at least 1.")
+    mean = float(np.mean(model.labelling_loss(X, y)))
+    searches = [model.search(X, bound=s) for s in S]
+    K = len(model.order_)
+    return SearchBound(
+        S,
+        np.maximum(0.0, 1.0 - mean / S),
+        np.array([np.mean(s.optimal) for s in searches]),
+        [states_below(K, s) for s in S],
+        [int(s.states.max()) for s in searches],
+    )
+
+
+def states_below(n_labels: int, bound: float) -> int:
+    """Partial labellings of K labels that a search below S can visit: those with fewer than S second branches.
+
+    A second branch costs at least 1, so one of loss below S has at most ceil(S) - 1 of them: the sum over depths d =
+    1..K and i < S of C(d, i).
+    """
+    most = n_labels if np.isinf(bound) else min(n_labels, ceil(bound) - 1)
+    return sum(comb(d, i) for d in range(1, n_labels + 1) for i in range(min(d, most) + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise, product
@@ -12,21 +12,20 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linprog
 
-from ...base.threads import map_ranges, thread_count
-from ...base.types import ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller, whole_numbers
+from ...base.resources import map_ranges, thread_count
+from ...base.types import Bools, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller, whole_numbers
 from ...graph.scores import Scores
 from ...graph.structure import Graph
 from ...graph.union import Union
 from ...inference.base import Inference
 from ...inference.exact import Exact
 from ...inference.linear_program import LinearProgram
-from ...kernels.coordinate import Cliques, DualState, descend_joint, fields
+from ...kernels.linear_losses import Cliques, DualState, descend_joint, fields
 from ...kernels.search import enumerate_rows, flip_costs, improve_rows
 from ...learn.backends.connection import map_anywhere
 from .base import Solved
 from .hinge import LARGEST_SYSTEM, feature_rows, solve_matrix, solve_rows
 from .network import product_columns
-from .rows import rows_by_label
 
 #: Which labels have a product: all sets of 2 up to this many, or the sets themselves.
 CliqueOption = int | Sequence[Sequence[int]]
@@ -56,11 +55,6 @@ class Machine(NamedTuple):
         """Hinge sums (n) of labellings."""
         return np.asarray(np.maximum(0.0, 1.0 - self.margins(scores, signs)).sum(axis=1))
 
-    def sets(self) -> list[tuple[int, ...]]:
-        """The labels of each clique."""
-        ptr, member = self.cliques.member_ptr, self.cliques.member.tolist()
-        return [tuple(member[a:b]) for a, b in pairwise(ptr.tolist())]
-
 
 def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
     """The cliques of two or more labels, each once; refuses unknown and repeated labels."""
@@ -70,9 +64,7 @@ def clique_sets(option: CliqueOption, n_labels: int) -> list[tuple[int, ...]]:
         sizes = range(2, min(int(option), n_labels) + 1)
         return [c for size in sizes for c in combinations(range(n_labels), size)]
     if isinstance(option, str | bool) or not isinstance(option, Sequence):
-        raise PotentiaError(
-            f"cliques must be a whole number or a list of sets of labels, not {shown(option)}."
-        )
+        raise PotentiaError(f"cliques must be a whole number or a list of sets of labels, not {shown(option)}.")
     sets = []
     for entry in option:
         numbers = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], "cliques")
@@ -99,6 +91,12 @@ def as_cliques(sets: Sequence[tuple[int, ...]], n_labels: int) -> Cliques:
     return Cliques(np.concatenate([[0], np.cumsum(length)]), member, label_ptr, clique, other)
 
 
+def clique_members(cliques: Cliques) -> list[tuple[int, ...]]:
+    """The labels of each clique."""
+    members = cliques.member.tolist()
+    return [tuple(members[a:b]) for a, b in pairwise(cliques.member_ptr.tolist())]
+
+
 #: Passes between two checks of the gap; if the first check finds a gap, Newton steps follow.
 _BLOCK = 100
 
@@ -116,8 +114,15 @@ class MachineProblem(NamedTuple):
     eta: float
     cost: float
 
-    def newton(self) -> Floats | None:
-        """The optimal dual (n, K), or None if the linear systems are too large or the path breaks down.
+    def start(self) -> DualState:
+        """The dual zero and what follows from it."""
+        n, K = self.signs.shape
+        w, scores = (self.X.shape[1], 0) if self.gram is None else (0, n)
+        v = np.zeros(len(self.cliques.member_ptr) - 1)
+        return DualState(np.zeros((n, K)), np.zeros((K, w)), np.zeros((K, scores)), np.zeros(K), v)
+
+    def leap(self, state: DualState) -> None:
+        """Put the state where Newton steps lead, unless the linear systems are too large or the path breaks down.
 
         The problem is a support vector machine of n K rows Z_li = y_li [x_l, 1] in the columns of label i, beside
         prod_{j in C} y_lj / sqrt(eta) for the cliques C of i.
@@ -125,8 +130,9 @@ class MachineProblem(NamedTuple):
         (n, K), signs = self.signs.shape, self.signs
         width = K * (self.X.shape[1] + 1) + len(self.cliques.member_ptr) - 1
         if min(n * K, width if self.gram is None else n * K) > LARGEST_SYSTEM:
-            return None
-        shared = self._clique_rows() / np.sqrt(self.eta)
+            return
+        products = self._clique_rows()
+        shared = products / np.sqrt(self.eta)
         if self.gram is None:
             rows = rows_by_label(self.X, K)
             rows.data *= np.repeat(signs.ravel(), np.diff(rows.indptr))
@@ -136,38 +142,26 @@ class MachineProblem(NamedTuple):
             for i in range(K):
                 matrix[i::K, i::K] += np.outer(signs[:, i], signs[:, i]) * (self.gram + 1.0)
             dual = solve_matrix(matrix, self.cost)
-        return None if dual is None else np.clip(dual, 0.0, self.cost).reshape(n, K)
-
-    def _clique_rows(self) -> Any:
-        """prod_{j in C} y_lj in column C of rows (l, i), i in C."""
-        (n, K), member = self.signs.shape, self.cliques.member
-        length = np.diff(self.cliques.member_ptr)
-        sets = np.split(member, self.cliques.member_ptr[1:-1])[: len(length)]
-        owner = np.repeat(np.arange(len(length)), length)
-        rows = np.arange(n)[:, None] * K + member
-        values = product_columns(self.signs, [tuple(c) for c in sets])[:, owner]
-        entries = (values.ravel(), (rows.ravel(), np.broadcast_to(owner, rows.shape).ravel()))
-        return sparse.csr_array(entries, shape=(n * K, len(length)))
-
-    def start(self) -> DualState:
-        """The dual zero and what follows from it."""
-        n, K = self.signs.shape
-        w, scores = (self.X.shape[1], 0) if self.gram is None else (0, n)
-        v = np.zeros(len(self.cliques.member_ptr) - 1)
-        return DualState(np.zeros((n, K)), np.zeros((K, w)), np.zeros((K, scores)), np.zeros(K), v)
-
-    def leap(self, state: DualState) -> None:
-        """Put the state where Newton steps lead, if the problem is small enough for them."""
-        dual = self.newton()
         if dual is None:
             return
-        moved = dual * self.signs
-        state.dual[:], state.b[:] = dual, moved.sum(axis=0)
-        state.v[:] = np.asarray(self._clique_rows().T @ dual.ravel()) / self.eta
+        state.dual[:] = np.clip(dual, 0.0, self.cost).reshape(n, K)
+        moved = state.dual * signs
+        state.b[:] = moved.sum(axis=0)
+        state.v[:] = np.asarray(products.T @ state.dual.ravel()) / self.eta
         if self.gram is None:
             state.w[:] = np.asarray(self.X.T @ moved).T
         else:
             state.scores[:] = moved.T @ self.gram
+
+    def _clique_rows(self) -> Any:
+        """prod_{j in C} y_lj in column C of rows (l, i), i in C."""
+        (n, K), member = self.signs.shape, self.cliques.member
+        sets = clique_members(self.cliques)
+        owner = np.repeat(np.arange(len(sets)), [len(c) for c in sets])
+        rows = np.arange(n)[:, None] * K + member
+        values = product_columns(self.signs, sets)[:, owner]
+        entries = (values.ravel(), (rows.ravel(), np.broadcast_to(owner, rows.shape).ravel()))
+        return sparse.csr_array(entries, shape=(n * K, len(sets)))
 
     def machine(self, state: DualState) -> Machine:
         """The weights with their objective and gap, in units of the mean loss."""
@@ -188,6 +182,16 @@ class MachineProblem(NamedTuple):
         return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
 
 
+def rows_by_label(X: Any, n_labels: int) -> Any:
+    """[x_l, 1] in the columns of label i, for l = 0, 1, ... and all K labels i of each: CSR (n K, K (d + 1))."""
+    n, d = X.shape[0], X.shape[1] + 1
+    repeated = np.repeat(np.arange(n), n_labels)
+    rows = sparse.hstack([sparse.csr_array(X), np.ones((n, 1))], format="csr")[repeated]
+    shift = np.repeat(np.tile(np.arange(n_labels) * d, n), np.diff(rows.indptr))
+    parts = (rows.data, rows.indices + shift, rows.indptr)
+    return sparse.csr_array(parts, shape=(n * n_labels, n_labels * d))
+
+
 def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, solved: Solved) -> Machine:
     """The machine by dual coordinate descent [LMSBN Algorithm 1].
 
@@ -195,7 +199,11 @@ def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, s
     """
     X, gram, signs, cliques, eta, cost = problem
     state, spread, left = problem.start(), 0.1, passes
-    rows, squares = feature_rows(X, gram), np.diagonal(gram) if gram is not None else _squares(X)
+    rows = feature_rows(X, gram)
+    if gram is not None:
+        squares = np.diagonal(gram)
+    else:
+        squares = np.asarray((X.multiply(X) if sparse.issparse(X) else X * X).sum(axis=1)).ravel()
     limits = solved.get("limits", (2,))
     if limits is not None:
         spread, left = float(limits[0]), min(max(0, int(limits[1])), passes)
@@ -207,9 +215,7 @@ def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, s
     while left > 0:
         block = min(left, _BLOCK)
         visits = block * max(signs.size, 1000)
-        reached = descend_joint(
-            rows, signs, cliques, squares + 1.0, eta, cost, spread, visits, seed + left, state
-        )
+        reached = descend_joint(rows, signs, cliques, squares + 1.0, eta, cost, spread, visits, seed + left, state)
         if reached > spread and left == passes:
             problem.leap(state)
         machine = problem.machine(state)
@@ -224,11 +230,6 @@ def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, s
         ConvergenceWarning,
     )
     return machine
-
-
-def _squares(X: Any) -> Floats:
-    squares = X.multiply(X) if sparse.issparse(X) else X * X
-    return np.asarray(squares.sum(axis=1)).ravel()
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------
@@ -289,9 +290,7 @@ class Relaxation:
         single = (np.arange(m)[:, None] * T + np.arange(K)).ravel()
         single_scores = sparse.csr_array((-scores.ravel(), (np.arange(m * K), single)), shape=(m * K, m * T))
         margin = sparse.hstack([sparse.kron(each, self.coupling) + single_scores, -sparse.eye_array(m * K)])
-        local = sparse.hstack(
-            [sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))]
-        )
+        local = sparse.hstack([sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))])
         matrix = sparse.vstack([margin, local], format="csr")
         right = np.repeat([-1.0, 1.0], [m * K, m * self.local.shape[0]])
         cost = np.repeat([0.0, 1.0], [m * T, m * K])
@@ -317,38 +316,43 @@ _ROWS = 4096
 _CHUNKS = {True: 50_000, False: 2_000}
 
 
-class Labelling(NamedTuple):
-    """Signs (n, K), their hinge sums (n), and what no labelling's is below (n)."""
+class Decoded(NamedTuple):
+    """Labellings of n rows.
 
-    signs: Floats
+    labels (n, K): in training's values, or as signs. loss (n): hinge sums. bound (n): no labelling has less. optimal
+    (n): this one has no more, for certain.
+    """
+
+    labels: np.ndarray
     loss: Floats
     bound: Floats
+    optimal: Bools
 
 
-def find_labelling(machine: Machine, scores: Floats, decode: str) -> Labelling:
-    """The labelling of every row of scores (n, K)."""
+def find_labelling(machine: Machine, scores: Floats, decode: str) -> Decoded:
+    """The signs of every row of scores (n, K)."""
     n, K = scores.shape
     if decode == "auto":
         decode = "exact" if K <= _EXACT else "lp"
     if decode == "map":
         signs = _largest_score(machine, scores)
-        return Labelling(signs, machine.losses(scores, signs), np.zeros(n))
-    if decode == "exact":
+        loss, bound = machine.losses(scores, signs), np.zeros(n)
+    elif decode == "exact":
         if K > _LARGEST:
-            raise PotentiaError(
-                f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}."
-            )
+            raise PotentiaError(f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}.")
         pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
         compared = map_anywhere(partial(_compare_all, machine), pieces)
         signs, loss = (np.concatenate(arrays) for arrays in zip(*compared, strict=True))
-        return Labelling(signs, loss, loss)
-    relaxation = Relaxation(machine.sets(), machine.weight, K)
-    means, bound = relaxation.solve(scores)
-    rounded = _rounded(machine, scores, means, bound)
+        bound = loss
+    else:
+        relaxation = Relaxation(clique_members(machine.cliques), machine.weight, K)
+        means, bound = relaxation.solve(scores)
+        signs, loss = _rounded(machine, scores, means)
+    best = Decoded(signs, loss, bound, is_optimal(loss, bound))
     if decode == "branch":
-        for row in np.flatnonzero(~is_optimal(rounded.loss, bound)).tolist():
-            _branch(machine, relaxation, scores[row], means[row], rounded, row)
-    return rounded
+        for row in np.flatnonzero(~best.optimal).tolist():
+            _branch(machine, relaxation, scores[row], means[row], best, row)
+    return best
 
 
 def is_optimal(loss: Any, bound: Any) -> Any:
@@ -356,18 +360,14 @@ def is_optimal(loss: Any, bound: Any) -> Any:
     return loss <= bound + 1e-6 * (1.0 + bound)
 
 
-def _rounded(machine: Machine, scores: Floats, means: Floats, bound: Floats) -> Labelling:
-    """The signs of the means, improved by flips."""
+def _rounded(machine: Machine, scores: Floats, means: Floats) -> tuple[Floats, Floats]:
+    """The signs of the means, improved by flips, and their hinge sums."""
     signs, loss = np.where(means > 0, 1.0, -1.0), np.empty(len(scores))
-    _over_rows(
-        len(scores), lambda a, b: improve_rows(machine.cliques, machine.weight, scores, a, b, signs, loss)
-    )
-    return Labelling(signs, loss, bound)
+    _over_rows(improve_rows, machine, scores, signs, loss)
+    return signs, loss
 
 
-def _branch(
-    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Labelling, row: int
-) -> None:
+def _branch(machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Decoded, row: int) -> None:
     """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `best`.
 
     The subproblem of the lowest bound is split at its least certain label, until no bound is below the best loss.
@@ -381,24 +381,22 @@ def _branch(
         children = np.stack([fixed, fixed])
         children[:, label] = -1.0, 1.0
         both, bounds = relaxation.solve(pair, children)
-        halves = _rounded(machine, pair, both, bounds)
-        side = int(np.argmin(halves.loss))
-        if halves.loss[side] < best.loss[row]:
-            best.signs[row], best.loss[row] = halves.signs[side], halves.loss[side]
+        signs, losses = _rounded(machine, pair, both)
+        side = int(np.argmin(losses))
+        if losses[side] < best.loss[row]:
+            best.labels[row], best.loss[row] = signs[side], losses[side]
         for child in range(2):
             heappush(nodes, (float(bounds[child]), next(number), children[child], both[child]))
         best.bound[row] = min(nodes[0][0], best.loss[row])
-        if is_optimal(best.loss[row], best.bound[row]):
+        best.optimal[row] = is_optimal(best.loss[row], best.bound[row])
+        if best.optimal[row]:
             return
 
 
 def costs_of_flips(machine: Machine, scores: Floats, signs: Floats, hinge: bool) -> Floats:
     """(n, K): what turning each label alone adds to the loss (hinge), or takes from sum_i z_i / 2."""
     cost = np.empty(scores.shape)
-    _over_rows(
-        len(scores),
-        lambda a, b: flip_costs(machine.cliques, machine.weight, scores, a, b, signs, cost, hinge),
-    )
+    _over_rows(flip_costs, machine, scores, signs, cost, hinge)
     return cost
 
 
@@ -425,17 +423,14 @@ def _compare_all(machine: Machine, scores: Floats) -> tuple[Floats, Floats]:
     """The best of all labellings of some rows, and their hinge sums."""
     scores = np.ascontiguousarray(scores)
     signs, loss = np.empty(scores.shape), np.empty(len(scores))
-    _over_rows(
-        len(scores),
-        lambda a, b: enumerate_rows(machine.cliques, machine.weight, scores, a, b, signs, loss),
-    )
+    _over_rows(enumerate_rows, machine, scores, signs, loss)
     return signs, loss
 
 
 def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]]:
     """The cliques as regions, one kind per order, and their tables: order / 2 times weight times product of signs."""
     kinds: dict[str, list[int]] = {}
-    sets = machine.sets()
+    sets = clique_members(machine.cliques)
     for number, c in enumerate(sets):
         kinds.setdefault(f"clique{len(c)}", []).append(number)
     regions: dict[str, Any] = {"node": np.arange(n_labels)[:, None]}
@@ -449,5 +444,7 @@ def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]
     return Graph(np.full(n_labels, 2), regions), tables
 
 
-def _over_rows(n: int, work: Callable[[int, int], None]) -> None:
-    map_ranges(work, 0, n, thread_count(None))
+def _over_rows(function: Any, machine: Machine, scores: Floats, *args: Any) -> None:
+    """function(cliques, weight, scores, first row, end, *args) over ranges of rows, in parallel."""
+    call = partial(function, machine.cliques, machine.weight, scores)
+    map_ranges(lambda a, b: call(a, b, *args), 0, len(scores), thread_count(None))

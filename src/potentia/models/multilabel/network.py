@@ -1,19 +1,32 @@
-"""Directed networks of labels: their weights, learned label by label, and searches over labellings."""
+"""Directed networks of labels: learned label by label, searched over labellings; their orders and options."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import combinations, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ...base.threads import iterate_items, map_items, thread_count
-from ...base.types import Bools, ConvergenceWarning, Floats, Ints, warn_caller
+from ...base.resources import iterate_items, map_items, thread_count
+from ...base.types import (
+    Bools,
+    ConvergenceWarning,
+    Floats,
+    Ints,
+    PotentiaError,
+    check_choice,
+    shown,
+    warn_caller,
+    whole_numbers,
+)
 from ...kernels import search as kernel
 from ...kernels.search import NetworkTerms
 from ...learn.backends.connection import current
+from ...metrics import exact_match, f_scores, hamming_loss
 from .base import Solved
 from .hinge import HingeSolver, LabelRows, SignColumns
 
@@ -21,10 +34,15 @@ from .hinge import HingeSolver, LabelRows, SignColumns
 _CHUNK = 64
 
 
-class Labellings(NamedTuple):
-    """Signs (n, k, K) of the k best labellings in label order, their loss (n, k), states visited (n), certain (n)."""
+class LabelSearch(NamedTuple):
+    """Labellings found for n rows, or the k best of each.
 
-    signs: Floats
+    labels (n, K) or (n, k, K): in training's values, or as signs. loss (n) or (n, k), ascending: hinge sums, infinite
+    where there are fewer than k. states (n): partial labellings visited. optimal (n): no labelling has less loss, for
+    certain.
+    """
+
+    labels: np.ndarray
     loss: Floats
     states: Ints
     optimal: Bools
@@ -42,30 +60,25 @@ class DirectedNetwork(NamedTuple):
         """Scores (n, K) without other labels' part, in label order."""
         return np.asarray(matrix @ self.coef.T) + self.bias
 
-    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> Labellings:
-        """The k best labellings of each row by branch and bound."""
+    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> LabelSearch:
+        """The k best labellings of each row by branch and bound, as signs (n, k, K)."""
         n, K = base.shape
-        placed = self._placed(base)
-        labels, loss = np.ones((n, k, K)), np.empty((n, k))
+        signs, loss = np.ones((n, k, K)), np.empty((n, k))
         states, optimal = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
-        _over_rows(
-            n,
-            lambda a, b: kernel.branch_and_bound(
-                self.links, placed, a, b, float(bound), budget, labels, loss, states, optimal
-            ),
-        )
-        return Labellings(self._unplaced(labels), loss, states, optimal)
+        outputs = signs, loss, states, optimal
+        self._over_rows(kernel.branch_and_bound, self._placed(base), float(bound), budget, *outputs)
+        return LabelSearch(self._unplaced(signs), loss, states, optimal)
 
     def greedy(self, base: Floats) -> tuple[Floats, Floats]:
         """Signs (n, K) of the first descent, and their loss (n)."""
-        placed, labels, loss = self._placed(base), np.empty(base.shape), np.empty(len(base))
-        _over_rows(len(base), lambda a, b: kernel.greedy(self.links, placed, a, b, labels, loss))
-        return self._unplaced(labels), loss
+        signs, loss = np.empty(base.shape), np.empty(len(base))
+        self._over_rows(kernel.greedy, self._placed(base), signs, loss)
+        return self._unplaced(signs), loss
 
     def losses(self, base: Floats, signs: Floats) -> Floats:
         """Hinge sums (n) of labellings."""
-        placed, labels, loss = self._placed(base), self._placed(signs), np.empty(len(base))
-        _over_rows(len(base), lambda a, b: kernel.losses(self.links, placed, labels, a, b, loss))
+        loss = np.empty(len(base))
+        self._over_rows(kernel.losses, self._placed(base), self._placed(signs), loss)
         return loss
 
     def log_losses(self, base: Floats, signs: Floats) -> Floats:
@@ -81,11 +94,8 @@ class DirectedNetwork(NamedTuple):
     def margins(self, base: Floats, budget: int) -> Floats:
         """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""
         optimum = self.search(base, np.inf, budget)
-        placed, best, other = self._placed(base), self._placed(optimum.signs[:, 0]), np.empty(base.shape)
-        least = max(budget, base.shape[1])
-        _over_rows(
-            len(base), lambda a, b: kernel.other_losses(self.links, placed, a, b, least, best, other), chunk=8
-        )
+        placed, best, other = self._placed(base), self._placed(optimum.labels[:, 0]), np.empty(base.shape)
+        self._over_rows(kernel.other_losses, placed, max(budget, base.shape[1]), best, other, chunk=8)
         # a tie keeps the sign of the labelling found; a search cut short may have missed a better one
         more = np.maximum(other - optimum.loss, np.finfo(float).tiny)
         return self._unplaced(best * more)
@@ -94,12 +104,9 @@ class DirectedNetwork(NamedTuple):
         """P(y_i = +1) (n, K) and standard errors: by a walk over all labellings (samples 0) or from samples."""
         placed, mean, square = self._placed(base), np.empty(base.shape), np.zeros(base.shape)
         if samples == 0:
-            _over_rows(len(base), lambda a, b: kernel.exact_marginals(self.links, placed, a, b, mean))
+            self._over_rows(kernel.exact_marginals, placed, mean)
             return self._unplaced(mean), square
-        _over_rows(
-            len(base),
-            lambda a, b: kernel.sampled_marginals(self.links, placed, a, b, samples, seed, mean, square),
-        )
+        self._over_rows(kernel.sampled_marginals, placed, samples, seed, mean, square)
         error = np.sqrt(np.maximum(square - mean**2, 0.0) / samples)
         return self._unplaced(mean), self._unplaced(error)
 
@@ -109,6 +116,13 @@ class DirectedNetwork(NamedTuple):
         by_label[np.ix_(self.order, self.order)] = self.links.coupling
         return by_label
 
+    def _over_rows(self, function: Any, base: Floats, *args: Any, chunk: int = _CHUNK) -> None:
+        """function(links, base, first row, end, *args) over chunks of rows, in parallel."""
+        n = len(base)
+        map_items(
+            lambda a: function(self.links, base, a, min(a + chunk, n), *args), range(0, n, chunk), thread_count(None)
+        )
+
     def _placed(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values[:, self.order])
 
@@ -116,21 +130,22 @@ class DirectedNetwork(NamedTuple):
         return values[..., np.argsort(self.order)]
 
 
-def _over_rows(n: int, work: Any, chunk: int = _CHUNK) -> None:
-    map_items(lambda a: work(a, min(a + chunk, n)), range(0, n, chunk), thread_count(None))
-
-
 class Structure(NamedTuple):
-    """What a label's score has of other labels.
+    """How a label's score depends on other labels.
 
     parents: of each label; None for all labels before it. interactions: maximum number of parents that are multiplied
     in a feature; 0 for labels that do not see each other. label_scale: factor of labels as features; it only matters
-    to the regularisation.
+    to the regularisation. n_orders: orders compared by the rule "learned".
     """
 
     parents: list[set[int]] | None = None
     interactions: int = 1
     label_scale: float = 1.0
+    n_orders: int = 1
+
+    def arrange(self, wish: Ints) -> Ints:
+        """An order with parents first that follows `wish` where it can."""
+        return wish if self.parents is None else topological(self.parents, wish)
 
 
 #: Labels that do not see each other.
@@ -150,11 +165,11 @@ def learn_networks(
     A label's problem has the labels before it as further features [LMSBN Eq. 6].
     """
     placed, place = np.ascontiguousarray(signs[:, order]), np.argsort(order)
-    parents, width = structure.parents, features.width
-    terms = [
-        _products(range(i) if parents is None else sorted(int(place[j]) for j in parents[k]), structure)
-        for i, k in enumerate(order)
-    ]
+    parents, width, sizes = structure.parents, features.width, range(1, structure.interactions + 1)
+    terms = []  # the labels whose product is a feature, for every feature of every label: singles first
+    for i, k in enumerate(order):
+        places = range(i) if parents is None else sorted(int(place[j]) for j in parents[k])
+        terms.append([c for size in sizes for c in combinations(places, size)])
     # where every label's features are all labels before it, the labels share their columns
     earlier = SignColumns(placed, structure.label_scale) if structure[:2] == (None, 1) else None
     solve = partial(_solve_label, features, solvers, placed, order, terms, structure.label_scale, earlier)
@@ -177,11 +192,6 @@ def learn_networks(
         links = _links(terms, [v[width:-2] for v in solutions])
         networks.append(DirectedNetwork(coef, bias[place], order, links))
     return networks
-
-
-def _products(places: Sequence[int], structure: Structure) -> list[tuple[int, ...]]:
-    """The labels whose product is a feature, for every feature: singles first, then up to `interactions` at once."""
-    return [c for size in range(1, structure.interactions + 1) for c in combinations(places, size)]
 
 
 def product_columns(signs: Floats, terms: Sequence[tuple[int, ...]]) -> Floats:
@@ -230,3 +240,234 @@ def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> Network
         pointers[1].astype(np.int64),
         np.array(members, dtype=np.int64),
     )
+
+
+#: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
+Parents = Literal["all"] | Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+
+
+def parent_sets(parents: Parents, n_labels: int) -> list[set[int]] | None:
+    """Parents of each label, or None for all earlier labels; refuses unknown labels and cycles."""
+    if isinstance(parents, str):
+        check_choice("parents", parents, ("all",), "the parents of each label")
+        return None
+    if isinstance(parents, Mapping):
+        entries = [parents.get(k, ()) for k in range(n_labels)]
+        _check_labels(whole_numbers(list(parents), "parents"), n_labels, "parents")
+    else:
+        if not isinstance(parents, Sequence | np.ndarray):
+            raise PotentiaError(f"parents must be 'all' or the parents of each label, not {shown(parents)}.")
+        entries = [*parents]
+        if len(entries) != n_labels:
+            raise PotentiaError(f"parents has {len(entries)} entries for {n_labels} labels.")
+    sets = []
+    for k, entry in enumerate(entries):
+        values = whole_numbers(list(entry) if isinstance(entry, Iterable) else [entry], f"parents of label {k}")
+        _check_labels(values, n_labels, f"parents of label {k}")
+        sets.append(set(values.tolist()))
+    topological(sets, np.arange(n_labels))
+    return sets
+
+
+def topological(sets: list[set[int]], wish: Ints) -> Ints:
+    """An order with parents first that follows `wish` where it can: always the first label of it that is free."""
+    order: list[int] = []
+    left = [int(k) for k in wish]
+    while left:
+        free = next((k for k in left if sets[k].issubset(order)), None)
+        if free is None:
+            raise PotentiaError(f"parents form a cycle among the labels {sorted(left)}.")
+        order.append(free)
+        left.remove(free)
+    return np.array(order, dtype=np.int64)
+
+
+def check_order(order: Any, n_labels: int, sets: list[set[int]] | None = None) -> Ints:
+    """A user's order as numbers; refuses one that does not hold every label once with its parents first."""
+    numbers = whole_numbers(order, "order")
+    if numbers.shape != (n_labels,) or not np.array_equal(np.sort(numbers), np.arange(n_labels)):
+        raise PotentiaError(f"order must hold every label 0..{n_labels - 1} once.")
+    if sets is not None:
+        place = np.argsort(numbers)
+        for k, parents in enumerate(sets):
+            late = [j for j in sorted(parents) if place[j] > place[k]]
+            if late:
+                raise PotentiaError(f"order has label {k} before its parent {late[0]}.")
+    return numbers
+
+
+def among(varying: Ints, order: Ints) -> Ints:
+    """The order of the labels that vary, numbered among themselves."""
+    return np.searchsorted(varying, order[np.isin(order, varying)])
+
+
+def restrict(sets: list[set[int]] | None, varying: Ints) -> list[set[int]] | None:
+    """The parents of the labels that vary, numbered among themselves."""
+    if sets is None:
+        return None
+    place = {int(k): p for p, k in enumerate(varying)}
+    return [{place[j] for j in sets[k] if j in place} for k in varying]
+
+
+def _check_labels(values: Ints, n_labels: int, name: str) -> None:
+    if values.size and not (values.min() >= 0 and values.max() < n_labels):
+        raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}.")
+
+
+#: Tolerance of fits that only rank labels.
+_LOOSE_ORDER = 0.3
+
+
+def label_order(
+    rule: str | tuple[int, ...],
+    features: LabelRows,
+    signs: Floats,
+    solver: HingeSolver,
+    structure: Structure,
+    solved: Solved,
+) -> Ints:
+    """The order of the labels, as numbered or by a rule of `LMSBN`.
+
+    "f-score": by descending F-score of independent classifiers on held-out halves (classifiers that fit their training
+    rows all have F-score 1 there); ties keep the labels' numbers. Costs about as much as one loose independent fit.
+    """
+    if not isinstance(rule, str):
+        return np.array(rule, dtype=np.int64)
+    if rule == "learned":
+        return by_validation(features, signs, solver, structure, solved)
+    wish: Ints = np.arange(signs.shape[1])
+    if rule == "f-score" and len(wish) > 1:
+        loose = replace(solver, tol=max(solver.tol, _LOOSE_ORDER))
+        (scores,) = held_out_scores(features, signs, [loose], splits(len(signs), 2, solver.seed), solved)
+        wish = np.argsort(-f_scores(signs > 0, scores > 0), kind="stable").astype(np.int64)
+    return structure.arrange(wish)
+
+
+def held_out_scores(
+    features: LabelRows,
+    signs: Floats,
+    solvers: Sequence[HingeSolver],
+    folds: Iterable[tuple[Ints, Ints]],
+    solved: Solved,
+) -> Floats:
+    """Scores (solvers, n, V) of every row by independent classifiers of the rows that its fold does not hold out."""
+    scores, labels = np.empty((len(solvers), *signs.shape)), np.arange(signs.shape[1])
+    for train, test in folds:
+        part, matrix = features.split(train, test)
+        rows = np.ascontiguousarray(signs[train])
+        for s, network in enumerate(learn_networks(part, rows, solvers, labels, APART, solved)):
+            scores[s, test] = network.base(matrix)
+    return scores
+
+
+def by_validation(
+    features: LabelRows, signs: Floats, solver: HingeSolver, structure: Structure, solved: Solved
+) -> Ints:
+    """Of `n_orders` orders (by F-score, by number, random ones) that of the least loss on a held-out quarter."""
+    rng, labels = np.random.default_rng(solver.seed), np.arange(signs.shape[1])
+    train, test = next(splits(len(signs), 4, solver.seed))
+    (part, matrix), rows = features.split(train, test), np.ascontiguousarray(signs[train])
+    best, least = labels, np.inf
+    # the fit on all rows will warn of it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        for number in range(structure.n_orders):
+            if number < len(ORDER_RULES):
+                order = label_order(ORDER_RULES[number], part, rows, solver, structure, solved)
+            else:
+                order = structure.arrange(rng.permutation(len(labels)))
+            (network,) = learn_networks(part, rows, [solver], order, structure, solved)
+            loss = float(np.mean(network.losses(network.base(matrix), signs[test])))
+            if loss < least:
+                best, least = order, loss
+    return best
+
+
+def splits(n: int, folds: int, seed: int) -> Iterator[tuple[Ints, Ints]]:
+    """Training and held-out rows of each of min(folds, n) parts of a random order."""
+    order = np.random.default_rng(seed).permutation(n)
+    for fold in range(min(folds, n)):
+        test = np.zeros(n, dtype=bool)
+        test[order[fold :: min(folds, n)]] = True
+        yield np.flatnonzero(~test), np.flatnonzero(test)
+
+
+#: Stands for an option that cross-validation chooses.
+CV = Literal["cv"]
+
+#: Values of alpha that are tried, in units of the mean squared length of a row of features and its constant 1.
+ALPHAS = (3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5)
+#: Values of gamma that are tried, in units of the median rule's.
+WIDTHS = (0.5, 1.5, 4.5)
+#: Orders and scales of labels that are tried.
+ORDER_RULES = ("f-score", "index")
+LABEL_SCALES = (1.0, 0.25)
+#: Tolerance and passes of fits that only compare options, and states visited per row.
+_LOOSE, _PASSES, _BUDGET = 1e-2, 100, 10_000
+
+
+class Options(NamedTuple):
+    """Options that cross-validation chooses; order: a rule, or the labels that vary in order."""
+
+    alpha: float
+    gamma: float
+    order: str | tuple[int, ...]
+    label_scale: float
+
+
+def choose(
+    grid: Mapping[str, Sequence[Any]],
+    features: Callable[[float], LabelRows],
+    signs: Floats,
+    solver: HingeSolver,
+    structure: Structure,
+    folds: int,
+    solved: Solved,
+) -> tuple[Options, list[dict[str, Any]]]:
+    """The options of the best exact match on held-out rows, ties going to the lower Hamming loss; and all results.
+
+    grid: values of each option, alphas falling. features(gamma): the training rows. A single candidate, or too few rows
+    for every fold to have two, is not measured: then the middle ones are taken.
+    """
+    alphas, gammas, orders, scales = (grid[name] for name in Options._fields)
+    if len(alphas) == len(gammas) == len(orders) == len(scales) == 1 or len(signs) < 2 * folds:
+        return Options(alphas[len(alphas) // 2], gammas[len(gammas) // 2], orders[0], scales[0]), []
+    solver = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
+    solvers = [replace(solver, alpha=alpha) for alpha in alphas]
+    sums: dict[Options, Floats] = {}
+    # the fit on all rows will warn of it
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        for gamma in gammas:
+            rows = features(gamma)
+            for train, test in splits(len(signs), folds, solver.seed):
+                part, matrix = rows.split(train, test)
+                fitted, truth = np.ascontiguousarray(signs[train]), signs[test] > 0
+                for options, network in _networks(grid, gamma, part, fitted, solvers, structure, solved):
+                    best = network.search(network.base(matrix), np.inf, _BUDGET).labels[:, 0] > 0
+                    measures = np.array([exact_match(truth, best), hamming_loss(truth, best)])
+                    sums[options] = sums.get(options, np.zeros(2)) + measures / folds
+    results = [o._asdict() | {"exact_match": s[0], "hamming_loss": s[1]} for o, s in sums.items()]
+    return max(sums, key=lambda o: (round(sums[o][0], 9), -sums[o][1])), results
+
+
+def _networks(
+    grid: Mapping[str, Sequence[Any]],
+    gamma: float,
+    features: LabelRows,
+    signs: Floats,
+    solvers: Sequence[HingeSolver],
+    structure: Structure,
+    solved: Solved,
+) -> Iterator[tuple[Options, DirectedNetwork]]:
+    """A network for every candidate with this gamma."""
+    for rule in grid["order"]:
+        order = label_order(rule, features, signs, solvers[len(solvers) // 2], structure, solved)
+        for scale in grid["label_scale"]:
+            scaled = structure._replace(label_scale=scale)
+            networks = learn_networks(features, signs, solvers, order, scaled, solved)
+            for alpha, network in zip(grid["alpha"], networks, strict=True):
+                yield Options(alpha, gamma, rule, scale), network
+
+
+def alpha_path(features: LabelRows, factors: Sequence[float] = ALPHAS) -> list[float]:
+    """Falling values of alpha to try."""
+    return [factor * (1.0 + features.mean_square) for factor in factors]

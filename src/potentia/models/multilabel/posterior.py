@@ -1,4 +1,4 @@
-"""Conditionals of labels given classifiers' scores and earlier labels: logistic, learned with a shared start."""
+"""Conditionals of labels given classifiers' scores and earlier labels: learned, and searched for labellings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...base.types import Bools, Floats, Ints
+from .network import LabelSearch
 
 #: Newton steps at most, and the length of one that ends them.
 _STEPS, _STILL = 30, 1e-6
@@ -30,16 +31,6 @@ class Conditionals(NamedTuple):
     def base(self, scores: Floats) -> Floats:
         """The part (n, V) by place without other labels, of scores (n, V, U) by label."""
         return np.einsum("nvu,vu->nv", scores[:, self.order], self.weight) + self.bias
-
-    def linear(self, base: Floats) -> ScoresAt:
-        """The log-odds as a function of rows and earlier labels."""
-        return lambda i, rows, signs: base[rows, i] + signs @ self.coupling[i, :i]
-
-    def log_probabilities(self, base: Floats, rows: Ints, signs: Floats) -> Floats:
-        """log P (m) of labellings (m, V) by label, of these rows."""
-        placed = signs[:, self.order]
-        odds = base[rows] + placed @ self.coupling.T
-        return -np.logaddexp(0.0, -placed * odds).sum(axis=1)
 
 
 def learn_conditionals(
@@ -94,10 +85,39 @@ def _objective(A: Floats, signs: Floats, weight: Floats, w: Floats, start: Float
     return loss + 0.5 * ridge * float((w - start) @ (w - start))
 
 
-class Kept(NamedTuple):
-    """Labellings kept: of row rows[m] the signs (m, V) by place, with log P (m); rows ascend, and log P falls in each.
+class Member(NamedTuple):
+    """A network at n rows: base (n, V) log-odds by place without other labels; log-odds by units that see labels."""
 
-    bound (n): no labelling left out has a larger log P. states (n): prefixes looked at.
+    conditionals: Conditionals
+    base: Floats
+    unit_scores: Sequence[ScoresAt] = ()
+
+    def scores_at(self, i: int, rows: Ints, signs: Floats) -> Floats:
+        """Log-odds (m) of the label at place i of rows (m), given the signs (m, i) of the labels before it."""
+        odds = self.base[rows, i] + signs @ self.conditionals.coupling[i, :i]
+        for unit_scores in self.unit_scores:
+            odds = odds + unit_scores(i, rows, signs)
+        return odds
+
+    def log_probabilities(self, rows: Ints, signs: Floats) -> Floats:
+        """log P (m) of labellings (m, V) by label, of these rows."""
+        placed, total = signs[:, self.conditionals.order], np.zeros(len(rows))
+        if not self.unit_scores:
+            odds = self.base[rows] + placed @ self.conditionals.coupling.T
+            return -np.logaddexp(0.0, -placed * odds).sum(axis=1)
+        for i in range(placed.shape[1]):
+            total -= np.logaddexp(0.0, -placed[:, i] * self.scores_at(i, rows, placed[:, :i]))
+        return total
+
+    def unplaced(self, placed: Floats) -> Floats:
+        """Signs by place as signs by label."""
+        return placed[:, np.argsort(self.conditionals.order)]
+
+
+class Beams(NamedTuple):
+    """Labellings of n rows: of row rows[m] the signs (m, V) by place and log P (m); rows ascend, log P falls in each.
+
+    bound (n): no labelling left out has a larger log P. states (n): prefixes visited.
     """
 
     rows: Ints
@@ -112,22 +132,23 @@ class Kept(NamedTuple):
         return first, self.log_p[first] >= self.bound
 
 
-def most_probable(n: int, places: int, scores_at: ScoresAt, width: int) -> Kept:
+def most_probable(member: Member, width: int) -> Beams:
     """The most probable labelling of each row: breadth first, without prefixes below the greedy labelling's P.
 
     Where more than `width` prefixes of a row remain, the least probable are left out, and the result may not be exact.
     """
-    greedy = beam(n, places, scores_at, 1)
-    best = beam(n, places, scores_at, width, greedy.log_p)
+    greedy = beam(member, 1)
+    best = beam(member, width, greedy.log_p)
     return best._replace(states=best.states + greedy.states)
 
 
-def beam(n: int, places: int, scores_at: ScoresAt, width: int, least: Floats | None = None) -> Kept:
+def beam(member: Member, width: int, least: Floats | None = None) -> Beams:
     """Up to `width` labellings per row by beam search; `least` (n): log P below which prefixes are dropped."""
+    n, V = member.base.shape
     rows, signs, log_p = np.arange(n), np.empty((n, 0)), np.zeros(n)
     bound, states = np.full(n, -np.inf), np.zeros(n, dtype=np.int64)
-    for i in range(places):
-        odds = scores_at(i, rows, signs)
+    for i in range(V):
+        odds = member.scores_at(i, rows, signs)
         log_p = np.concatenate([log_p - np.logaddexp(0.0, odds), log_p - np.logaddexp(0.0, -odds)])
         added = np.repeat([-1.0, 1.0], len(rows))[:, None]
         rows, signs = np.tile(rows, 2), np.hstack([np.tile(signs, (2, 1)), added])
@@ -142,62 +163,51 @@ def beam(n: int, places: int, scores_at: ScoresAt, width: int, least: Floats | N
         out = rank >= width
         np.maximum.at(bound, rows[out], log_p[out])
         rows, signs, log_p = rows[~out], signs[~out], log_p[~out]
-    return Kept(rows, signs, log_p, bound, states)
+    return Beams(rows, signs, log_p, bound, states)
 
 
 #: Added to a forest's probabilities, so that labellings missing from its training rows are possible.
 FLOOR = 1e-3
 
 
-class Member(NamedTuple):
-    """A network at some rows: its conditionals, their part without labels (n, V), and log-odds given earlier labels."""
-
-    conditionals: Conditionals
-    base: Floats
-    scores_at: ScoresAt
-    linear: bool
-
-    def log_probabilities(self, rows: Ints, signs: Floats) -> Floats:
-        """log P (m) of labellings (m, V) by label."""
-        if self.linear:
-            return self.conditionals.log_probabilities(self.base, rows, signs)
-        placed, total = signs[:, self.conditionals.order], np.zeros(len(rows))
-        for i in range(placed.shape[1]):
-            total -= np.logaddexp(0.0, -placed[:, i] * self.scores_at(i, rows, placed[:, :i]))
-        return total
-
-    def unplaced(self, placed: Floats) -> Floats:
-        """Signs by place as signs by label."""
-        return placed[:, np.argsort(self.conditionals.order)]
-
-
-class Labelled(NamedTuple):
-    """Signs (n, V), their score (n), prefixes looked at (n), and whether no labelling has a higher score (n)."""
-
-    signs: Floats
-    score: Floats
-    states: Ints
-    optimal: Bools
-
-
 class Seen(NamedTuple):
-    """A forest's labellings (L, V) and their probabilities, sparse (n, L)."""
+    """A forest's labellings (L, V) and their probabilities at n rows, sparse (n, L)."""
 
     labellings: Floats
     probabilities: Any
 
+    def marginals(self) -> Floats:
+        """P(label = +1) (n, V)."""
+        return np.asarray(self.probabilities @ (self.labellings > 0).astype(float))
 
-def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> Labelled:
-    """argmax over labellings of mean over members of log P + power log(forest's P + FLOOR).
+    def entries(self) -> tuple[Ints, Ints, Floats]:
+        """Rows, numbers of labellings, and probabilities that are not zero."""
+        entries = self.probabilities.tocoo()
+        rows, numbers = entries.coords
+        return rows.astype(np.int64), numbers.astype(np.int64), entries.data
+
+    def chances(self, rows: Ints, signs: Floats) -> Floats:
+        """Probabilities (m) of labellings (m, V) at some rows; 0 for one that no training row has."""
+        packed, wanted = _packed(self.labellings), _packed(signs)
+        order = np.argsort(packed)
+        number = order[np.minimum(np.searchsorted(packed[order], wanted), len(order) - 1)]
+        known = packed[number] == wanted
+        chances = np.zeros(len(rows))
+        chances[known] = np.asarray(self.probabilities[rows[known], number[known]]).ravel()
+        return chances
+
+
+def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> LabelSearch:
+    """argmax over labellings of mean over members of log P + power log(forest's P + FLOOR), as signs; loss: minus that.
 
     Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the networks' own
     best; the others are compared one by one.
     """
-    n, V = members[0].base.shape
+    n = len(members[0].base)
     candidates, states, certain = [], np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
     limit = np.zeros(n)
     for member in members:
-        beams = most_probable(n, V, member.scores_at, width)
+        beams = most_probable(member, width)
         first, optimal = beams.best()
         candidates.append(member.unplaced(beams.signs[first]))
         states, certain = states + beams.states, certain & optimal
@@ -207,18 +217,16 @@ def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, 
     if seen is not None and power > 0:
         best = np.full(n, -np.inf)
         np.maximum.at(best, rows, score)
-        listed, number, p = _listed(seen)
+        listed, number, p = seen.entries()
         fair = power * np.log(p + FLOOR) > best[listed]
-        rows, signs = (
-            np.concatenate([rows, listed[fair]]),
-            np.concatenate([signs, seen.labellings[number[fair]]]),
-        )
-        added = _scores(members, None, 0.0, listed[fair], seen.labellings[number[fair]])
-        score = np.concatenate([score, added + power * np.log(p[fair] + FLOOR)])
+        listed, p, labellings = listed[fair], p[fair], seen.labellings[number[fair]]
+        rows, signs = np.concatenate([rows, listed]), np.concatenate([signs, labellings])
+        added = _scores(members, None, 0.0, listed, labellings)
+        score = np.concatenate([score, added + power * np.log(p + FLOOR)])
         limit += power * np.log(FLOOR)
     order = np.lexsort((-score, rows))
     top = order[np.searchsorted(rows[order], np.arange(n))]
-    return Labelled(signs[top], score[top], states, certain & (score[top] >= limit - 1e-9))
+    return LabelSearch(signs[top], -score[top], states, certain & (score[top] >= limit - 1e-9))
 
 
 def marginals(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> Floats:
@@ -229,24 +237,23 @@ def marginals(members: Sequence[Member], seen: Seen | None, power: float, width:
     n, V = members[0].base.shape
     rows, signs, rest = [], [], np.zeros((n, V))
     for member in members:
-        beams = beam(n, V, member.scores_at, width)
+        beams = beam(member, width)
         rows.append(beams.rows)
         signs.append(member.unplaced(beams.signs))
         best = beams.signs[beams.best()[0]]
         odds = np.stack([member.scores_at(i, np.arange(n), best[:, :i]) for i in range(V)], axis=1)
         rest += member.unplaced(1.0 / (1.0 + np.exp(-np.clip(odds, -500, 500)))) / len(members)
     if seen is not None and power > 0:
-        listed, number, _ = _listed(seen)
+        listed, number, _ = seen.entries()
         rows.append(listed)
         signs.append(seen.labellings[number])
     pairs = np.unique(np.column_stack([np.concatenate(rows), np.concatenate(signs)]), axis=0)
     at, labels = pairs[:, 0].astype(np.int64), pairs[:, 1:]
     log_p = _scores(members, None, 0.0, at, labels)
     missing = np.maximum(0.0, 1.0 - np.bincount(at, np.exp(log_p), minlength=n))
-    weight = (
-        np.exp(log_p) * (_chances(seen, at, labels) + FLOOR) ** power if seen is not None else np.exp(log_p)
-    )
-    missing = missing * FLOOR**power if seen is not None else missing
+    weight = np.exp(log_p)
+    if seen is not None:
+        weight, missing = weight * (seen.chances(at, labels) + FLOOR) ** power, missing * FLOOR**power
     total = np.bincount(at, weight, minlength=n) + missing
     sums = missing[:, None] * rest
     np.add.at(sums, at, weight[:, None] * (labels > 0))
@@ -257,27 +264,7 @@ def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: In
     score = np.mean([member.log_probabilities(rows, signs) for member in members], axis=0)
     if seen is None or power == 0:
         return score
-    return score + power * np.log(_chances(seen, rows, signs) + FLOOR)
-
-
-def _listed(seen: Seen) -> tuple[Ints, Ints, Floats]:
-    """Rows, numbers of labellings, and probabilities that are not zero."""
-    entries = seen.probabilities.tocoo()
-    rows, numbers = entries.coords
-    return rows.astype(np.int64), numbers.astype(np.int64), entries.data
-
-
-def _chances(seen: Seen, rows: Ints, signs: Floats) -> Floats:
-    """The forest's probabilities (m) of labellings (m, V); 0 for one that none of its training rows has."""
-    packed = _packed(seen.labellings)
-    order = np.argsort(packed)
-    wanted = _packed(signs)
-    at = np.minimum(np.searchsorted(packed[order], wanted), len(order) - 1)
-    number = order[at]
-    known = packed[number] == wanted
-    chances = np.zeros(len(rows))
-    chances[known] = np.asarray(seen.probabilities[rows[known], number[known]]).ravel()
-    return chances
+    return score + power * np.log(seen.chances(rows, signs) + FLOOR)
 
 
 def _packed(signs: Floats) -> np.ndarray:

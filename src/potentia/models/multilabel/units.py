@@ -1,27 +1,27 @@
-"""What label networks are built on: classifiers of single labels, and a random forest over whole labellings."""
+"""Units of label networks: classifiers of single labels, and a random forest over whole labellings."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 
+from ...base.resources import map_items, thread_count
 from ...base.saving import SavedFunction
 from ...base.schema import Array, Choice, Items, Kind, Number, Rule, Schema, check
-from ...base.threads import map_items, thread_count
-from ...base.types import Bools, Floats, Ints, PotentiaError
-from .base import Solved
-from .hinge import HingeSolver, LabelRows
-from .network import APART, learn_networks
-from .rows import kernel_matrix, median_width
-from .selection import alpha_path, splits
+from ...base.types import Floats, Ints, PotentiaError
+from .base import FitTask
+from .hinge import HingeSolver, LabelRows, kernel_matrix, median_width
+from .network import APART, alpha_path, held_out_scores, learn_networks
+from .posterior import Seen
 
-#: Values that are tried: of alpha as in `selection`, and of the kernel's width in units of the median rule's.
+#: Values that are tried: of alpha as in `network`, and of the kernel's width in units of the median rule's.
 _ALPHAS, _WIDTHS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4), (1.0, 3.0)
 #: Tolerance and passes of fits that only compare options.
 _LOOSE, _PASSES = 0.1, 30
@@ -31,34 +31,19 @@ _SLOPES = (1.0, 2.0, 4.0, 8.0)
 _CERTAIN, _LEAST = 5.0, 1e-3
 
 
-class UnitTask(NamedTuple):
-    """What units learn from: rows, signs (n, V), weights (n, V), the order of labels, and how to hold out rows."""
-
-    X: Any
-    signs: Floats
-    weight: Floats
-    order: Ints
-    solver: HingeSolver
-    folds: int
-    solved: Solved
-
-    def splits(self) -> list[tuple[Ints, Ints]]:
-        """Rows to learn from and to score; all and all where there are fewer than two per fold."""
-        n = len(self.signs)
-        if n < 2 * self.folds:
-            return [(np.arange(n), np.arange(n))]
-        return list(splits(n, self.folds, self.solver.seed))
+#: Rows to learn from and rows to score, of each fold.
+Folds = Sequence[tuple[Ints, Ints]]
 
 
 class Unit(ABC):
     """Scores of labels, each by a separate classifier."""
 
     #: Whether scores depend on earlier labels.
-    sees_labels: ClassVar[bool] = False
+    sees_labels: bool = False
 
     @abstractmethod
-    def learn(self, task: UnitTask) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
+    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (n, V) that each row has from the other folds. order: of the labels."""
 
     @abstractmethod
     def scores(self, X: Any) -> Floats:
@@ -83,7 +68,7 @@ class MarginUnit(Unit):
     saved: ClassVar[Schema] = {
         "kind": Choice(("linear", "rbf")),
         "gamma": Number(),
-        "own": Array("f8", ("V", "m")),
+        "coef": Array("f8", ("V", "m")),
         "bias": Array("f8", ("V",)),
         "X": Array("f8", ("m", "d"), optional=True),
     }
@@ -91,21 +76,22 @@ class MarginUnit(Unit):
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def learn(self, task: UnitTask) -> Floats:
+    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
         X, signs, weight, least, widths = task.X, task.signs, task.weight, np.inf, [1.0]
         if self.kind == "rbf":
             self._X = np.asarray(X.toarray() if sparse.issparse(X) else X)
-            widths = [factor * median_width(X, task.solver.seed) for factor in _WIDTHS]
+            widths = [factor * median_width(X, task.seed) for factor in _WIDTHS]
+        loose = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
         for gamma in widths:
             features = self._features(X, weight, gamma)
-            alphas = alpha_path(features, _ALPHAS)
-            for alpha, scores in zip(alphas, _held_out(features, alphas, task), strict=True):
+            solvers = [replace(loose, alpha=alpha) for alpha in alpha_path(features, _ALPHAS)]
+            held_out = held_out_scores(features, signs, solvers, folds, task.solved)
+            for candidate, scores in zip(solvers, held_out, strict=True):
                 loss = _log_loss(scores, signs, weight)
                 if loss < least:
-                    least, self.gamma, best_alpha, best = loss, gamma, alpha, scores
-        solver, features = replace(task.solver, alpha=best_alpha), self._features(X, weight, self.gamma)
-        labels = np.arange(signs.shape[1])
-        (network,) = learn_networks(features, signs, [solver], labels, APART, task.solved)
+                    least, self.gamma, alpha, best = loss, gamma, candidate.alpha, scores
+        features, labels = self._features(X, weight, self.gamma), np.arange(signs.shape[1])
+        (network,) = learn_networks(features, signs, [replace(solver, alpha=alpha)], labels, APART, task.solved)
         self._coef, self._bias = network.coef, network.bias
         return best
 
@@ -118,30 +104,17 @@ class MarginUnit(Unit):
         return np.asarray(matrix @ self._coef.T) + self._bias
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays = {"own": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
+        arrays = {"coef": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
         return {"kind": self.kind, "gamma": self.gamma}, arrays
 
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> MarginUnit:
         """The unit that a file described."""
         unit = cls(saved["kind"])
-        unit.gamma, unit._coef, unit._bias, unit._X = (saved[k] for k in ("gamma", "own", "bias", "X"))
+        unit.gamma, unit._coef, unit._bias, unit._X = (saved[k] for k in ("gamma", "coef", "bias", "X"))
         if (unit._X is None) == (unit.kind == "rbf"):
             raise PotentiaError("the saved unit is damaged: its rows do not go with its kernel.")
         return unit
-
-
-def _held_out(features: LabelRows, alphas: list[float], task: UnitTask) -> Floats:
-    """Scores (alphas, n, V) of rows by machines of the other folds."""
-    solver = replace(task.solver, tol=max(task.solver.tol, _LOOSE), passes=min(task.solver.passes, _PASSES))
-    solvers = [replace(solver, alpha=alpha) for alpha in alphas]
-    scores, labels = np.empty((len(alphas), *task.signs.shape)), np.arange(task.signs.shape[1])
-    for train, test in task.splits():
-        part, matrix = features.split(train, test)
-        signs = np.ascontiguousarray(task.signs[train])
-        for a, network in enumerate(learn_networks(part, signs, solvers, labels, APART, task.solved)):
-            scores[a, test] = network.base(matrix)
-    return scores
 
 
 def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
@@ -162,26 +135,22 @@ class ClassifierUnit(Unit):
     }
 
     def __init__(self, estimator: Any, sees_labels: bool = False) -> None:
-        self._estimator = estimator
-        self.sees_labels = sees_labels  # type: ignore[misc]
+        self._estimator, self.sees_labels = estimator, sees_labels
 
-    def learn(self, task: UnitTask) -> Floats:
-        scores, parts = np.empty(task.signs.shape), task.splits()
+    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
+        signs, weight, scores = task.signs, task.weight, np.empty(task.signs.shape)
 
         def solve(place: int) -> Any:
-            k = task.order[place]
-            rows = self._rows(task.X, task.signs[:, task.order[:place]])
-            for train, test in parts:
-                model = self._fitted(rows[train], task.signs[train, k], task.weight[train, k])
+            k, rows = order[place], self._rows(task.X, signs[:, order[:place]])
+            for train, test in folds:
+                model = self._fitted(rows[train], signs[train, k], weight[train, k])
                 scores[test, k] = _scorer(model)(rows[test])
-            return self._fitted(rows, task.signs[:, k], task.weight[:, k])
+            return self._fitted(rows, signs[:, k], weight[:, k])
 
-        models = map_items(solve, range(len(task.order)), thread_count(None))
-        self._use([_state_of(model) for model in models], models, task.order)
+        models = map_items(solve, range(len(order)), thread_count(None))
+        self._states, self._order = [_state_of(model) for model in models], order
+        self._scorers = [_scorer(model) for model in models]
         return scores
-
-    def _use(self, states: list[dict[str, Any]], models: list[Any], order: Ints) -> None:
-        self._states, self._scorers, self._order = states, [_scorer(model) for model in models], order
 
     def _rows(self, X: Any, signs: Floats) -> Any:
         if sparse.issparse(X):
@@ -218,18 +187,9 @@ class ClassifierUnit(Unit):
     def restored(cls, saved: dict[str, Any], order: Ints) -> ClassifierUnit:
         """The unit that a file described, with labels in this order."""
         unit = cls(None, saved["kind"] == "classifier given labels")
-        unit._use(saved["models"], [_model_of(state) for state in saved["models"]], order)
+        unit._states, unit._order = saved["models"], order
+        unit._scorers = [_restored_scorer(state) for state in saved["models"]]
         return unit
-
-
-class _Weights:
-    """A linear classifier by its weights."""
-
-    def __init__(self, coef: Any, intercept: float) -> None:
-        self.coef, self.intercept = np.asarray(coef, dtype=float), float(intercept)
-
-    def decision_function(self, rows: Any) -> Floats:
-        return np.asarray(rows @ self.coef) + self.intercept
 
 
 def _scorer(model: Any) -> Scorer:
@@ -262,13 +222,15 @@ def _state_of(model: Any) -> dict[str, Any]:
     return {"unknown": type(model).__name__}
 
 
-def _model_of(state: dict[str, Any]) -> Any:
+def _restored_scorer(state: dict[str, Any]) -> Scorer:
+    """How the classifier whose state a file had scores rows."""
     if isinstance(state.get("constant"), float):
-        return state["constant"]
+        return _scorer(state["constant"])
     if isinstance(state.get("lightgbm"), str):
-        return _lightgbm().Booster(model_str=state["lightgbm"])
+        return _scorer(_lightgbm().Booster(model_str=state["lightgbm"]))
     if isinstance(state.get("coef"), list) and isinstance(state.get("intercept"), float):
-        return _Weights(state["coef"], state["intercept"])
+        coef, intercept = np.asarray(state["coef"], dtype=float), state["intercept"]
+        return lambda rows: np.asarray(rows @ coef) + intercept
     raise PotentiaError("the saved unit is damaged: it holds a classifier of an unknown kind.")
 
 
@@ -288,9 +250,7 @@ def make_unit(unit: Any, sees_labels: bool, seed: int) -> Unit:
         unit()  # refuses, because a file has only the name
     if unit == "boosting":
         options = {"n_estimators": 100, "min_child_samples": 10, "num_threads": 1, "verbose": -1}
-        unit = _lightgbm().LGBMClassifier(
-            **options, random_state=seed, deterministic=True, force_row_wise=True
-        )
+        unit = _lightgbm().LGBMClassifier(**options, random_state=seed, deterministic=True, force_row_wise=True)
     elif "random_state" in unit.get_params():
         unit = clone(unit).set_params(random_state=seed)
     return ClassifierUnit(unit, sees_labels)
@@ -310,7 +270,7 @@ def restore_unit(content: Any, arrays: dict[str, Any], sizes: dict[str, int], or
 #: Rows whose features are spread out at once.
 _CHUNK = 1000
 
-#: What a file holds: the trees one after another, a leaf's left child being -1.
+#: Arrays of a file: the trees one after another, a leaf's left child being -1.
 FOREST: Schema = {
     "labellings": Array("f8", ("L", "V"), low=-1),
     "left": Array("i8", ("m",), low=-1, below="m"),
@@ -346,19 +306,19 @@ class LabellingForest(NamedTuple):
     shares: Any
     labellings: Floats
 
-    def probabilities(self, X: Any) -> Any:
-        """P(labelling) of every row, sparse (n, L): the mean over trees of the shares in the leaf that is reached."""
+    def seen(self, X: Any) -> Seen:
+        """P(labelling) of every row: the mean over trees of the shares in the leaf that is reached."""
         parts = [self._leaves(X[a : a + _CHUNK]) for a in range(0, X.shape[0], _CHUNK)]
         leaves = np.concatenate(parts) if parts else np.empty((0, len(self.roots)), dtype=np.int64)
         n, T = leaves.shape
         reached = sparse.csr_array(
             (np.full(n * T, 1.0 / T), leaves.ravel(), np.arange(0, n * T + 1, T)), shape=(n, len(self.left))
         )
-        return sparse.csr_array(reached @ self.shares)
+        return Seen(self.labellings, sparse.csr_array(reached @ self.shares))
 
-    def marginals(self, probabilities: Any) -> Floats:
-        """P(label = +1) (n, V), from sparse probabilities of labellings."""
-        return np.asarray(probabilities @ (self.labellings > 0).astype(float))
+    def scores(self, seen: Seen) -> Floats:
+        """Log-odds (n, V) of the labels, kept finite by half a tree."""
+        return log_odds(seen.marginals(), 0.5 / len(self.roots))
 
     def _leaves(self, X: Any) -> Ints:
         # scikit-learn compares features in single precision
@@ -391,67 +351,50 @@ class LabellingForest(NamedTuple):
         return LabellingForest(shares=shares, **parts)
 
 
-def learn_forest(
-    X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int
-) -> tuple[LabellingForest, Any, Bools]:
-    """A forest, the probabilities (n, L) of each training row by trees that did not see it, and rows that have them.
+def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Seen]:
+    """A forest, and the probabilities of each training row's labellings by trees that did not see it.
 
     Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time.
     """
     labellings, number = np.unique(signs, axis=0, return_inverse=True)
-    number = number.ravel()
-    seeds = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees)
-    X32 = X.astype(np.float32)
-    grown = map_items(
-        lambda s: _grow(X32, signs, number, len(labellings), weight, s), seeds.tolist(), thread_count(None)
-    )
-    sizes = np.concatenate([[0], np.cumsum([len(tree.left) for tree in grown])])
+    seeds, X32 = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees), X.astype(np.float32)
+    grow = partial(_grow, X32, signs, labellings, number.ravel(), weight)
+    trees, unseen = zip(*map_items(grow, seeds.tolist(), thread_count(None)), strict=True)
+    roots = np.concatenate([[0], np.cumsum([len(tree.left) for tree in trees])])
+    moves = list(zip(trees, roots, strict=False))
     forest = LabellingForest(
-        np.concatenate([_moved(t.left, by) for t, by in zip(grown, sizes, strict=False)]),
-        np.concatenate([_moved(t.right, by) for t, by in zip(grown, sizes, strict=False)]),
-        np.concatenate([t.feature for t in grown]),
-        np.concatenate([t.threshold for t in grown]),
-        sizes[:-1],
-        sparse.csr_array(sparse.vstack([t.shares for t in grown])),
+        np.concatenate([np.where(tree.left >= 0, tree.left + root, -1) for tree, root in moves]),
+        np.concatenate([np.where(tree.right >= 0, tree.right + root, -1) for tree, root in moves]),
+        np.concatenate([tree.feature for tree in trees]),
+        np.concatenate([tree.threshold for tree in trees]),
+        roots[:-1],
+        sparse.csr_array(sparse.vstack([tree.shares for tree in trees])),
         labellings,
     )
-    total = sum(t.unseen for t in grown)
-    count = np.sum([np.diff(t.unseen.indptr) > 0 for t in grown], axis=0)
-    held_out = sparse.csr_array(sparse.diags_array(1.0 / np.maximum(count, 1)) @ total)
-    return forest, held_out, count > 0
+    count = np.sum([np.diff(part.indptr) > 0 for part in unseen], axis=0)
+    held_out = sparse.diags_array(1.0 / np.maximum(count, 1)) @ sum(unseen)
+    return forest, Seen(labellings, sparse.csr_array(held_out))
 
 
-def _moved(nodes: Ints, by: int) -> Ints:
-    return np.where(nodes >= 0, nodes + by, -1)
-
-
-class _Tree(NamedTuple):
-    """One tree, with the shares of its leaves (nodes, L), and of the rows that it did not see (n, L)."""
-
-    left: Ints
-    right: Ints
-    feature: Ints
-    threshold: Floats
-    shares: Any
-    unseen: Any
-
-
-def _grow(X: Any, signs: Floats, number: Ints, n_labellings: int, weight: Floats, seed: int) -> _Tree:
+def _grow(
+    X: Any, signs: Floats, labellings: Floats, number: Ints, weight: Floats, seed: int
+) -> tuple[LabellingForest, Any]:
+    """A forest of one tree, and its shares (n, L) of the rows that it did not see, sparse."""
     from sklearn.tree import DecisionTreeRegressor
 
     n = len(number)
     drawn = np.bincount(np.random.default_rng(seed).integers(n, size=n), minlength=n) * weight
     model = DecisionTreeRegressor(max_features="sqrt", random_state=seed)
     model.fit(X, signs, sample_weight=drawn, check_input=True)
-    tree = model.tree_
-    leaves = model.apply(X)
-    counts = sparse.coo_array((drawn, (leaves, number)), shape=(tree.node_count, n_labellings)).tocsr()
+    tree, leaves = model.tree_, model.apply(X)
+    counts = sparse.coo_array((drawn, (leaves, number)), shape=(tree.node_count, len(labellings))).tocsr()
     counts.eliminate_zeros()
     sums = np.asarray(counts.sum(axis=1)).ravel()
     shares = sparse.csr_array(sparse.diags_array(1.0 / np.where(sums > 0, sums, 1.0)) @ counts)
-    aside = sparse.diags_array((drawn == 0).astype(float))
-    unseen = sparse.csr_array(aside @ shares[leaves])
+    unseen = sparse.csr_array(sparse.diags_array((drawn == 0).astype(float)) @ shares[leaves])
     unseen.eliminate_zeros()
-    feature = np.maximum(tree.feature, 0).astype(np.int64)
-    left, right = (side.astype(np.int64) for side in (tree.children_left, tree.children_right))
-    return _Tree(left, right, feature, tree.threshold.copy(), shares, unseen)
+    left, right, feature = (
+        side.astype(np.int64) for side in (tree.children_left, tree.children_right, np.maximum(tree.feature, 0))
+    )
+    root = np.zeros(1, dtype=np.int64)
+    return LabellingForest(left, right, feature, tree.threshold.copy(), root, shares, labellings), unseen

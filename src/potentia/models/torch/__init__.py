@@ -9,8 +9,8 @@ try:
 except ImportError:
     raise PotentiaError("PyTorch is not installed: pip install potentia[torch].") from None
 
-from .chain import LinearChain, TagPath
+from .chain import LinearChain
 from .layer import CRFLayer
 from .network import Network
 
-__all__ = ["CRFLayer", "LinearChain", "Network", "TagPath"]
+__all__ = ["CRFLayer", "LinearChain", "Network"]

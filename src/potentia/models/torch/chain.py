@@ -1,20 +1,30 @@
-"""The log-likelihood of many chains as a function that autograd can differentiate once."""
+"""`LinearChain`: conditional random fields on chains, whose log-likelihood autograd can differentiate once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...base.options import check_choice, check_count, check_type, texts_of
-from ...base.threads import map_items, thread_count
-from ...base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
+from ...base.resources import map_items, thread_count
+from ...base.types import (
+    Bools,
+    Floats,
+    InfeasibleError,
+    Ints,
+    PotentiaError,
+    check_choice,
+    check_count,
+    check_type,
+    texts_of,
+)
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
 from ...kernels.lanes import make_lanes
+from ..chain_crf import LabelPath
 from .layer import tensor_like, to_numpy
 
 #: Multiplications that a block of sequences should have, so that handing it to a thread pays.
@@ -82,7 +92,8 @@ class PaddedEmissions:
 
         map_items(work, range(n_blocks), self._threads)
         refuse_bad(value)
-        return value, (d_scores, d_start.sum(axis=0), d_pair.sum(axis=0), d_end.sum(axis=0))
+        d_start, d_pair, d_end = (d[0] if n_blocks == 1 else d.sum(axis=0) for d in (d_start, d_pair, d_end))
+        return value, (d_scores, d_start, d_pair, d_end)
 
 
 def refuse_bad(values: Floats) -> None:
@@ -107,13 +118,14 @@ def _cuts(batch: int, work: int) -> list[tuple[int, int]]:
 
 def _flat(emissions: torch.Tensor) -> Any:
     """Emissions flat, float32 or float64; a view where possible."""
-    given = emissions.detach().cpu()
-    wide = given if given.dtype in (torch.float32, torch.float64) else given.float()
-    return wide.contiguous().numpy().reshape(-1)
+    scores = emissions.detach().cpu()
+    if scores.dtype not in (torch.float32, torch.float64):
+        scores = scores.float()
+    return scores.contiguous().numpy().reshape(-1)
 
 
-def _table(given: torch.Tensor, name: str) -> Floats:
-    table = to_numpy(given)
+def _table(scores: torch.Tensor, name: str) -> Floats:
+    table = to_numpy(scores)
     if not table.max() <= kernels.HIGHEST:  # nor NaN
         raise PotentiaError(f"{name} hold NaN, +inf or a score beyond 1e100; only -inf may be infinite.")
     return table
@@ -168,13 +180,6 @@ class LogLikelihood(torch.autograd.Function):
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
-class TagPath(NamedTuple):
-    """A labelling of one sequence and log p of it."""
-
-    tags: list[int]
-    log_probability: float
-
-
 class LinearChain(torch.nn.Module):
     """A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
 
@@ -190,12 +195,7 @@ class LinearChain(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        num_tags: int,
-        batch_first: bool = False,
-        *,
-        tags: Sequence[str] | None = None,
-        scheme: str | None = None,
+        self, num_tags: int, batch_first: bool = False, *, tags: Sequence[str] | None = None, scheme: str | None = None
     ) -> None:
         check_count("num_tags", num_tags, 1)
         if (tags is None) != (scheme is None):
@@ -226,11 +226,7 @@ class LinearChain(torch.nn.Module):
 
     @torch.compiler.disable
     def forward(
-        self,
-        emissions: torch.Tensor,
-        tags: torch.Tensor,
-        mask: torch.Tensor | None = None,
-        reduction: str = "sum",
+        self, emissions: torch.Tensor, tags: torch.Tensor, mask: torch.Tensor | None = None, reduction: str = "sum"
     ) -> torch.Tensor:
         """log p(tags | emissions): of each sequence ("none"), "sum", "mean" over sequences, or "token_mean".
 
@@ -257,31 +253,24 @@ class LinearChain(torch.nn.Module):
     @torch.compiler.disable
     def decode(self, emissions: torch.Tensor, mask: torch.Tensor | None = None) -> list[list[int]]:
         """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths."""
-        found = self._sequences(emissions, mask)
-        labels, score = np.empty(found.shape, dtype=np.int64), np.empty(found.shape[0])
-        kernels.best_labels(found.chains, labels, score)
+        sequences = self._sequences(emissions, mask)
+        labels, score = np.empty(sequences.shape, dtype=np.int64), np.empty(sequences.shape[0])
+        kernels.best_labels(sequences.chains, labels, score)
         refuse_bad(score)
-        return [row[:n].tolist() for row, n in zip(labels, found.chains.length.tolist(), strict=True)]
+        return [row[:n].tolist() for row, n in zip(labels, sequences.chains.length.tolist(), strict=True)]
 
     @torch.compiler.disable
-    def k_best(
-        self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None
-    ) -> list[list[TagPath]]:
+    def k_best(self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
-        found = self._sequences(emissions, mask)
-        log_z = found.log_partition()
-        batch, steps = found.shape
+        sequences = self._sequences(emissions, mask)
+        log_z, (batch, steps) = sequences.log_partition(), sequences.shape
         labels, score = np.empty((batch, k, steps), dtype=np.int64), np.empty((batch, k))
-        kernels.k_best_labels(found.chains, labels, score)
-        log_p = score - log_z[:, None]
+        kernels.k_best_labels(sequences.chains, labels, score)
+        log_p, lengths = (score - log_z[:, None]).tolist(), sequences.chains.length.tolist()
         return [
-            [
-                TagPath(labels[i, j, :n].tolist(), float(log_p[i, j]))
-                for j in range(k)
-                if score[i, j] > -np.inf
-            ]
-            for i, n in enumerate(found.chains.length.tolist())
+            [LabelPath(path[:n].tolist(), p) for path, p in zip(labels[i], log_p[i], strict=True) if p > -np.inf]
+            for i, n in enumerate(lengths)
         ]
 
     @torch.compiler.disable
@@ -290,8 +279,8 @@ class LinearChain(torch.nn.Module):
 
         `CRFLayer` with `pt.Exact()` gives marginals of chains that can be differentiated.
         """
-        found = self._sequences(emissions, mask)
-        return tensor_like(found.gradient(np.ones(found.shape[0]), None)[1][0], emissions)
+        sequences = self._sequences(emissions, mask)
+        return tensor_like(sequences.gradient(np.ones(sequences.shape[0]), None)[1][0], emissions)
 
     def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> PaddedEmissions:
         lengths = self._mask(emissions, mask).sum(axis=1)
@@ -300,11 +289,11 @@ class LinearChain(torch.nn.Module):
 
     def _transitions(self) -> list[torch.Tensor]:
         """Scores of first tags, pairs and last tags, -inf where the scheme forbids."""
-        given = (self.start_transitions, self.transitions, self.end_transitions)
+        scores = [self.start_transitions, self.transitions, self.end_transitions]
         if self.scheme is None:
-            return list(given)
+            return scores
         forbidden = (self._forbidden_start, self._forbidden_transitions, self._forbidden_end)
-        return [scores.masked_fill(gone, -torch.inf) for scores, gone in zip(given, forbidden, strict=True)]
+        return [table.masked_fill(gone, -torch.inf) for table, gone in zip(scores, forbidden, strict=True)]
 
     def _mask(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Bools:
         """The mask as (batch, steps), checked along with the emissions."""
@@ -318,31 +307,21 @@ class LinearChain(torch.nn.Module):
             raise PotentiaError(
                 f"emissions has {emissions.shape[2]} scores per token; expected num_tags={self.num_tags}."
             )
-        on = (
-            np.ones(tuple(emissions.shape[:2]), dtype=bool)
-            if mask is None
-            else self._given_mask(emissions, mask)
-        )
+        shape = tuple(emissions.shape[:2])
+        if mask is None:
+            on = np.ones(shape, dtype=bool)
+        else:
+            check_type("mask", mask, torch.Tensor)
+            if mask.shape != shape:
+                raise PotentiaError(f"mask has shape {tuple(mask.shape)}; expected {shape} as emissions.")
+            on = mask.detach().cpu().numpy().astype(bool, copy=False)
         on = np.ascontiguousarray(on if self.batch_first else on.T)
         if on.shape[1] == 0 or not on[:, 0].all():
-            raise PotentiaError(
-                "mask of the first timestep must all be on: a sequence has at least one token."
-            )
+            raise PotentiaError("mask of the first timestep must all be on: a sequence has at least one token.")
         again = on[:, 1:] > on[:, :-1]
         if np.count_nonzero(again):
             bad = int(np.flatnonzero(again.any(axis=1))[0])
-            raise PotentiaError(
-                f"mask of sequence {bad} has a gap: tokens must come first and padding after them."
-            )
-        return on
-
-    def _given_mask(self, emissions: torch.Tensor, mask: torch.Tensor) -> Bools:
-        check_type("mask", mask, torch.Tensor)
-        if mask.shape != emissions.shape[:2]:
-            raise PotentiaError(
-                f"mask has shape {tuple(mask.shape)}; expected {tuple(emissions.shape[:2])} as emissions."
-            )
-        on: Bools = mask.detach().cpu().numpy().astype(bool, copy=False)
+            raise PotentiaError(f"mask of sequence {bad} has a gap: tokens must come first and padding after them.")
         return on
 
     def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:
@@ -353,8 +332,8 @@ class LinearChain(torch.nn.Module):
                 f"tags must be whole numbers of shape {tuple(emissions.shape[:2])}, got shape {tuple(tags.shape)} "
                 f"of {tags.dtype}."
             )
-        given: Any = tags.detach().cpu().numpy()
-        labels: Ints = np.ascontiguousarray(given if self.batch_first else given.T, dtype=np.int64)
+        numbers = tags.detach().cpu().numpy()
+        labels: Ints = np.ascontiguousarray(numbers if self.batch_first else numbers.T, dtype=np.int64)
         # negative numbers are large ones without a sign
         bad = on & (labels.view(np.uint64) >= self.num_tags)
         if np.count_nonzero(bad):

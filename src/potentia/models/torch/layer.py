@@ -1,19 +1,18 @@
-"""Inference and losses as functions that autograd can differentiate once."""
+"""`CRFLayer`: inference and losses as functions that autograd can differentiate once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from ...base.options import check_choice
-from ...base.threads import thread_count
-from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller
+from ...base.resources import thread_count
+from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, check_choice, shown, warn_caller
 from ...gradients.base import Gradient, Loss, Methods, Pull
 from ...gradients.entry import gradient_of, variable_weights
 from ...gradients.losses import loss_of
@@ -36,11 +35,6 @@ def tensor_like(array: ArrayLike, tensor: torch.Tensor) -> torch.Tensor:
     # the type first: some devices have no float64
     made = torch.from_numpy(array).to(tensor.dtype).to(tensor.device)
     return made if made.shape == tensor.shape else made.reshape(tensor.shape)
-
-
-def needs_gradient(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether autograd will ask for the gradient by one of the tensors."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -66,26 +60,21 @@ class TensorCall:
         needed: whether a gradient is needed.
     """
 
-    def __init__(
-        self, graph: Graph, theta: Mapping[str, Any], inference: Inference, gradient: Gradient
-    ) -> None:
+    def __init__(self, graph: Graph, theta: Mapping[str, Any], inference: Inference, gradient: Gradient) -> None:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to tensors, not be a {type(theta).__name__}.")
         self.kinds = tuple(theta)
-        arrays = {kind: _arrays(kind, given) for kind, given in theta.items()}
+        arrays = {kind: _arrays(kind, tables) for kind, tables in theta.items()}
         self.scores = Scores(graph, {**dict.fromkeys(graph.kinds), **arrays})
-        self.tables = [_joined(given) for given in theta.values()]
-        self.needed = needs_gradient(self.tables)
+        self.tables = [_joined(tables) for tables in theta.values()]
+        self.needed = torch.is_grad_enabled() and any(table.requires_grad for table in self.tables)
         self.gradient = gradient if self.needed else ValueOnly()
         # backward may run in a thread that knows nothing of the caller's choice
-        given: Any = inference
-        split = any(field.name == "threads" for field in fields(given))
-        self.inference: Inference = replace(given, threads=thread_count(given.threads)) if split else given
-        self._dtype = torch.get_default_dtype()
-        if self.tables:
-            self._dtype = self.tables[0].dtype
-            for table in self.tables[1:]:
-                self._dtype = torch.promote_types(self._dtype, table.dtype)
+        method: Any = inference
+        split = any(field.name == "threads" for field in fields(method))
+        self.inference: Inference = replace(method, threads=thread_count(method.threads)) if split else method
+        dtypes = [table.dtype for table in self.tables] or [torch.get_default_dtype()]
+        self._dtype = reduce(torch.promote_types, dtypes)
         self.device = self.tables[0].device if self.tables else torch.device("cpu")
 
     def solve(self) -> tuple[Result, Pull]:
@@ -105,31 +94,31 @@ class TensorCall:
 
     def gradients(self, tables: Tables) -> list[torch.Tensor]:
         """d_theta in the layout of `tables`."""
-        found = []
-        for kind, given in zip(self.kinds, self.tables, strict=True):
-            # a kind without regions ignores its table
-            flat = tables[kind] if len(self.scores.graph.scopes[kind]) else np.zeros(given.numel())
-            found.append(tensor_like(flat, given))
-        return found
+        scopes = self.scores.graph.scopes
+        return [  # a kind without regions ignores its table
+            tensor_like(tables[kind] if len(scopes[kind]) else np.zeros(table.numel()), table)
+            for kind, table in zip(self.kinds, self.tables, strict=True)
+        ]
 
 
-def _arrays(kind: str, given: Any) -> Floats | list[Floats]:
-    tables = [given] if isinstance(given, torch.Tensor) else given
+def _arrays(kind: str, theta: Any) -> Floats | list[Floats]:
+    tables = [theta] if isinstance(theta, torch.Tensor) else theta
     if not isinstance(tables, Sequence) or not all(isinstance(table, torch.Tensor) for table in tables):
         raise PotentiaError(
             f"theta[{kind!r}] must be a tensor, or a list of tensors where state counts are mixed, "
-            f"not a {type(given).__name__}."
+            f"not a {type(theta).__name__}."
         )
     for table in tables:
         if not table.is_floating_point():
             raise PotentiaError(f"theta[{kind!r}] must hold floating-point numbers, not {table.dtype}.")
-    return to_numpy(given) if isinstance(given, torch.Tensor) else [to_numpy(table) for table in tables]
+    arrays = [to_numpy(table) for table in tables]
+    return arrays[0] if isinstance(theta, torch.Tensor) else arrays
 
 
-def _joined(given: Any) -> torch.Tensor:
-    if isinstance(given, torch.Tensor):
-        return given
-    return torch.cat([table.reshape(-1) for table in given]) if len(given) else torch.zeros(0)
+def _joined(tables: Any) -> torch.Tensor:
+    if isinstance(tables, torch.Tensor):
+        return tables
+    return torch.cat([table.reshape(-1) for table in tables]) if len(tables) else torch.zeros(0)
 
 
 class Marginals(torch.autograd.Function):
@@ -141,12 +130,11 @@ class Marginals(torch.autograd.Function):
         ctx.solved = call.solve()
         result = ctx.solved[0]
         warn_of(call.gradient.doubt(call.inference, result))
-        found = read_marginals(call, result)
-        ctx.call, ctx.n_tables = call, len(tables)
+        marginals, ctx.call = read_marginals(call, result), call
         # inputs and outputs share memory with what `pull` reads: torch then reports changes in place
-        ctx.save_for_backward(*tables, *found)
+        ctx.save_for_backward(*tables, *marginals)
         ctx.set_materialize_grads(False)
-        return found
+        return marginals
 
     @staticmethod
     @once_differentiable
@@ -195,7 +183,7 @@ class LossValue(torch.autograd.Function):
         return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
 
 
-#: What `layer` takes for a graph.
+#: A graph, or graphs that are treated as one.
 Graphs = Graph | Sequence[Graph]
 #: Scores or marginals per kind: a tensor, or a list of tensors where state counts are mixed.
 TensorTables = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
@@ -223,10 +211,7 @@ class CRFLayer(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        graph: Graphs | None = None,
-        inference: Inference | None = None,
-        gradient: str | Gradient = "truncated",
+        self, graph: Graphs | None = None, inference: Inference | None = None, gradient: str | Gradient = "truncated"
     ) -> None:
         super().__init__()
         if not isinstance(inference, Inference | None):
@@ -248,18 +233,15 @@ class CRFLayer(torch.nn.Module):
             graph: a graph or a list of graphs, if not that of the layer.
         """
         call = self._call(theta, graph)
-        own = call.scores.graph
-        if _VARIABLES in own.kinds:
+        whole = call.scores.graph
+        if _VARIABLES in whole.kinds:
             raise PotentiaError("a kind named 'variables' collides with the marginals of the variables.")
         if call.needed:
             single, *flat = Marginals.apply(call, *call.tables)
         else:
             single, *flat = read_marginals(call, call.solve()[0])
         cliques = dict(zip(call.scores.graph.clique_kinds, flat, strict=True))
-        return {
-            _VARIABLES: single,
-            **{kind: _of_kind(own, kind, single, cliques.get(kind)) for kind in own.kinds},
-        }
+        return {_VARIABLES: single, **{kind: _of_kind(whole, kind, single, cliques.get(kind)) for kind in whole.kinds}}
 
     @torch.compiler.disable
     def loss(
@@ -287,12 +269,17 @@ class CRFLayer(torch.nn.Module):
             return self._each_loss(theta, labels, name, weights, graph)
         call = self._call(theta, graph)
         y = check_labels(call.scores.graph, _constant(labels, "labels"), "labels")
-        own = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
+        weight = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
         if call.needed:
-            value = LossValue.apply(call, loss_of(name), y, own, *call.tables)
+            value = LossValue.apply(call, loss_of(name), y, weight, *call.tables)
         else:
-            value = call.output(call.evaluate(loss_of(name), y, own)[0])
-        return value if reduction == "sum" else value / _labelled_weight(y, own)
+            value = call.output(call.evaluate(loss_of(name), y, weight)[0])
+        if reduction == "sum":
+            return value
+        total = float((y >= 0).sum() if weight is None else weight[y >= 0].sum())
+        if total == 0.0:
+            raise PotentiaError("reduction='mean' needs a label that is not -1 and has a positive weight.")
+        return value / total
 
     @torch.compiler.disable
     def map(self, theta: TensorTables, graph: Graphs | None = None) -> torch.Tensor:
@@ -301,29 +288,24 @@ class CRFLayer(torch.nn.Module):
         return torch.from_numpy(call.inference.maximise(call.scores)).to(call.device)
 
     def _call(self, theta: TensorTables, graph: Graphs | None) -> TensorCall:
-        own = self._graphs(graph)
-        whole = own if isinstance(own, Graph) else _union(tuple(own)).graph
+        graphs = self._graphs(graph)
+        whole = graphs[0] if len(graphs) == 1 else _union(graphs).graph
         return TensorCall(whole, theta, self.inference, self.gradient)
 
-    def _graphs(self, graph: Graphs | None) -> Graphs:
-        found = self.graph if graph is None else graph
-        if found is None:
+    def _graphs(self, graph: Graphs | None) -> tuple[Graph, ...]:
+        """The graphs of a call, by default those of the layer."""
+        graph = self.graph if graph is None else graph
+        if graph is None:
             raise PotentiaError("graph is missing: pass one to the layer or to the call.")
-        many = [found] if isinstance(found, Graph) else found
-        if not isinstance(many, Sequence) or not all(isinstance(one, Graph) for one in many):
-            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {shown(found)}.")
-        return found
+        graphs = [graph] if isinstance(graph, Graph) else graph
+        if not isinstance(graphs, Sequence) or not all(isinstance(one, Graph) for one in graphs):
+            raise PotentiaError(f"graph must be a Graph or a list of graphs, not {shown(graph)}.")
+        return tuple(graphs)
 
     def _each_loss(
-        self,
-        theta: TensorTables,
-        labels: ArrayLike,
-        name: str | Loss,
-        weights: ArrayLike | None,
-        graph: Graphs | None,
+        self, theta: TensorTables, labels: ArrayLike, name: str | Loss, weights: ArrayLike | None, graph: Graphs | None
     ) -> torch.Tensor:
-        own = self._graphs(graph)
-        union = _union((own,) if isinstance(own, Graph) else tuple(own))
+        union = _union(self._graphs(graph))
         self._call(theta, union.parts)  # refuses what does not fit before it is cut into parts
         y = check_labels(union.graph, _constant(labels, "labels"), "labels")
         weight = variable_weights(union.graph, y, _constant(weights, "weights"), None)
@@ -331,8 +313,8 @@ class CRFLayer(torch.nn.Module):
         shares = [None] * len(union.parts) if weight is None else union.split_variables(weight)
         return torch.stack(
             [
-                self.loss(own_theta, own_y, name, share, "sum", part)
-                for (part, own_theta, own_y), share in zip(parts, shares, strict=True)
+                self.loss(part_theta, part_y, name, share, "sum", part)
+                for (part, part_theta, part_y), share in zip(parts, shares, strict=True)
             ]
         )
 
@@ -344,15 +326,15 @@ def _union(graphs: tuple[Graph, ...]) -> Union:
 
 def _theta_of_parts(union: Union, theta: TensorTables) -> list[dict[str, Any]]:
     """Scores of every part; a shared table is that of each."""
-    found: list[dict[str, Any]] = [{} for _ in union.parts]
-    for kind, given in theta.items():
-        shape = getattr(given, "shape", None)
+    by_part: list[dict[str, Any]] = [{} for _ in union.parts]
+    for kind, tables in theta.items():
+        shape = getattr(tables, "shape", None)
         shared = shape is not None and shape == union.graph.shared_shape(kind)
         for k, part in enumerate(union.parts):
             if kind in part.kinds:
                 rows = slice(*union.region_ptr[kind][k : k + 2].tolist())
-                found[k][kind] = given if shared else given[rows]
-    return found
+                by_part[k][kind] = tables if shared else tables[rows]
+    return by_part
 
 
 def _constant(values: ArrayLike | None, name: str) -> Any:
@@ -364,13 +346,6 @@ def _constant(values: ArrayLike | None, name: str) -> Any:
     return values.cpu().numpy()
 
 
-def _labelled_weight(labels: Ints, weights: Floats | None) -> float:
-    total = float((labels >= 0).sum() if weights is None else weights[labels >= 0].sum())
-    if total == 0.0:
-        raise PotentiaError("reduction='mean' needs a label that is not -1 and has a positive weight.")
-    return total
-
-
 def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor | None) -> Any:
     """Marginals of a kind as users see them: (n_regions, *states), or a list where shapes differ."""
     scope, one = graph.scopes[kind], graph.shared_shape(kind)
@@ -380,9 +355,7 @@ def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor |
         variables = torch.from_numpy(np.array(scope[:, 0])).to(single.device)
         rows = single[variables]
         states = graph.n_states[scope[:, 0]].tolist()
-        return (
-            rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
-        )
+        return rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
     if one is not None:
         return flat.reshape(-1, *one)
     shapes = graph.table_shapes(kind).tolist()

@@ -1,31 +1,25 @@
-"""`Network`: any PyTorch module as a potential."""
+"""`Network`: any PyTorch module as a potential; modules built from classes and keywords, and their state as arrays."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 
-from ...base.options import check_count, check_number
 from ...base.progress import note
 from ...base.saving import SavedFunction
 from ...base.schema import Kind, Schema
-from ...base.types import Floats, PotentiaError, shown
-from ...kernels.logistic import loss_rows
-from ...potentials.mlp import Differentiable
+from ...base.types import Floats, PotentiaError, check_count, check_number, shown
+from ...kernels.linear_losses import loss_rows
+from ...potentials.base import Differentiable
+from ...potentials.inputs import Inputs
 from ...potentials.problem import Batch, Problem
-from .modules import (
-    build_module,
-    check_without_memory,
-    find_module,
-    load_arrays,
-    scores_of,
-    seeded,
-    to_arrays,
-)
+from .layer import to_numpy
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,11 +64,7 @@ class Network(Differentiable):
     """
 
     own_optimiser: ClassVar[bool] = True
-    saved: ClassVar[Schema] = {
-        **Differentiable.saved,
-        "weights_": Kind((dict,)),
-        "moments_": Kind((dict,)),
-    }
+    saved: ClassVar[Schema] = {**Differentiable.saved, "weights_": Kind((dict,)), "moments_": Kind((dict,))}
 
     weights_: dict[str, Any]
     moments_: dict[str, Any]
@@ -105,7 +95,7 @@ class Network(Differentiable):
 
     @property
     def unit(self) -> Literal["row", "example"]:  # type: ignore[override]
-        """What the module reads."""
+        """Whether the module reads rows or whole examples."""
         return self.per
 
     @property
@@ -130,9 +120,9 @@ class Network(Differentiable):
 
     def set_params(self, **params: Any) -> Self:
         """Set hyper-parameters by name, keywords of the module as module__name."""
-        own = {name: value for name, value in params.items() if name.startswith(_PREFIX)}
-        super().set_params(**{name: value for name, value in params.items() if name not in own})
-        self._set_options(own)
+        options = {name: value for name, value in params.items() if name.startswith(_PREFIX)}
+        super().set_params(**{name: value for name, value in params.items() if name not in options})
+        self._set_options(options)
         self._forget_module()
         return self
 
@@ -141,12 +131,10 @@ class Network(Differentiable):
         """Classes of modules that a file names are those that the running program has defined."""
         if not isinstance(value, SavedFunction):
             return value
-        found = find_module(value.name)
-        if found is None and name == "module":
-            raise PotentiaError(
-                f"the file names the module {value.name}, which is unknown: import or define it first."
-            )
-        return found or value
+        module = find_module(value.name)
+        if module is None and name == "module":
+            raise PotentiaError(f"the file names the module {value.name}, which is unknown: import or define it first.")
+        return module or value
 
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""
@@ -210,13 +198,12 @@ class Network(Differentiable):
 
     def _tensor(self, x: Any) -> torch.Tensor:
         """Scores (n, K) of some rows or inputs, through which gradients can be taken."""
-        size = self.batch or _BATCH[self.per]
-        return scores_of(self._module, x, self.n_outputs_, size)
+        return scores_of(self._module, x, self.n_outputs_, self.batch or _BATCH[self.per])
 
     def _scores(self, x: Any) -> Floats:
         self._ready_module()
         with torch.no_grad():
-            return _to_numpy(self._tensor(x))
+            return to_numpy(self._tensor(x))
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -242,13 +229,13 @@ class Network(Differentiable):
             optimiser.param_groups[0]["lr"] = self.rate * (1 - (epoch + done) / self.epochs)
             done += share
             tensor = self._tensor(batch.x)
-            scores = _to_numpy(tensor.detach())
+            scores = to_numpy(tensor)
             residual = np.empty_like(scores)
             total += loss_rows(scores, *batch.targets, residual) / problem.total_weight
             residual /= share * problem.total_weight
             tensor.backward(torch.from_numpy(residual).to(tensor))
-            for _, parameter in self._penalised(self._module):
-                if parameter.grad is not None:
+            for parameter in self._module.parameters():
+                if parameter.requires_grad and parameter.dim() > 1 and parameter.grad is not None:
                     parameter.grad.add_(parameter.detach(), alpha=self.ridge / problem.total_weight)
             optimiser.step()
         return total
@@ -301,20 +288,16 @@ class Network(Differentiable):
     def parameters(self, vector: Floats) -> None:
         values, first, changed = self._checked(vector), 0, dict(self.weights_)
         for name, parameter in self._trained():
-            own = values[first : first + parameter.numel()].reshape(tuple(parameter.shape))
-            changed[name] = own.astype(changed[name].dtype)
+            part = values[first : first + parameter.numel()].reshape(tuple(parameter.shape))
+            changed[name] = part.astype(changed[name].dtype)
             first += parameter.numel()
         self.weights_ = changed
-
-    @staticmethod
-    def _penalised(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(n, p) for n, p in module.named_parameters() if p.requires_grad and p.dim() > 1]
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """ridge / 2 times the sum of squares of parameters with two or more dimensions, and its gradient."""
         factor = self.ridge if ridge is None else ridge
         values = [self.weights_[n].astype(np.float64) * (p.dim() > 1) for n, p in self._trained()]
-        flat = np.concatenate([own.ravel() for own in values])
+        flat = np.concatenate([value.ravel() for value in values])
         return 0.5 * factor * float(flat @ flat), factor * flat
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
@@ -325,12 +308,170 @@ class Network(Differentiable):
                 tensor, parameters, torch.from_numpy(np.ascontiguousarray(d_scores)).to(tensor),
                 allow_unused=True, materialize_grads=True,
             )  # fmt: skip
-        return np.concatenate([_to_numpy(slope).ravel() for slope in slopes])
+        return np.concatenate([to_numpy(slope).ravel() for slope in slopes])
 
     def step_size(self, rate: float) -> float:
         """Its own rate."""
         return self.rate
 
 
-def _to_numpy(tensor: torch.Tensor) -> Floats:
-    return tensor.cpu().numpy().astype(np.float64)
+# -- modules --------------------------------------------------------------------------------------------------
+
+
+def find_module(name: str) -> type[torch.nn.Module] | None:
+    """The class of modules of this name, among those that the running program has defined."""
+    classes: list[type[torch.nn.Module]] = [torch.nn.Module]
+    for cls in classes:  # which grows meanwhile
+        classes += cls.__subclasses__()
+    # the last one, where a notebook has defined it again
+    return next((c for c in reversed(classes) if f"{c.__module__}.{c.__qualname__}" == name), None)
+
+
+def build_module(cls: Any, options: Mapping[str, Any], device: str | None, seed: int) -> torch.nn.Module:
+    """A module of the class with these keywords, its parameters drawn by the seed, on a device."""
+    if not (isinstance(cls, type) and issubclass(cls, torch.nn.Module)):
+        raise PotentiaError(f"module must be a class derived from torch.nn.Module, not {shown(cls)}.")
+    place = _device(device)
+    try:
+        with seeded(torch.device("cpu"), seed, 0), torch.device("cpu"):
+            built = cls(**options)
+    except Exception as error:
+        raise PotentiaError(
+            f"the module {cls.__name__} cannot be built with {dict(options)}: {first_line(error)}."
+        ) from error
+    kinds = {p.dtype for p in built.parameters()} - {torch.float32, torch.float64}
+    if kinds:
+        raise PotentiaError(f"parameters of {cls.__name__} must be float32 or float64, not {kinds.pop()}.")
+    return built.to(place)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is not None and not isinstance(name, str):
+        raise PotentiaError(f"device must be a text such as 'cuda' or None, not {shown(name)}.")
+    try:
+        place = torch.get_default_device() if name is None else torch.device(name)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise PotentiaError(f"device {name!r} cannot be used: {first_line(error)}.") from None
+    return place
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, without the full stop."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+@contextmanager
+def seeded(device: torch.device, *numbers: int) -> Iterator[None]:
+    """PyTorch's random numbers follow from these numbers; afterwards its global state is as before."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        for cuda in devices:
+            with torch.cuda.device(cuda):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
+def to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors by name as copied arrays."""
+    arrays = {}
+    for name, value in state.items():
+        if not isinstance(value, torch.Tensor):
+            raise PotentiaError(f"{name} of the module's state is a {type(value).__name__}, not a tensor.")
+        try:
+            arrays[name] = value.detach().cpu().numpy().copy()
+        except TypeError:
+            raise PotentiaError(f"{name} of the module's state has the type {value.dtype}.") from None
+    return arrays
+
+
+def check_without_memory(cls: Any, options: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Refuse keywords by which a module has another state than these arrays, before its parameters take memory."""
+    try:
+        with torch.device("meta"):
+            state = cls(**options).state_dict()
+    except Exception:  # the module computes with its numbers while it is built; it is checked after that
+        return
+    _check_arrays(cls.__name__, state, arrays)
+
+
+def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
+    """Give a module the state that `to_arrays` made."""
+    _check_arrays(type(module).__name__, module.state_dict(), arrays)
+    module.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in arrays.items()})
+
+
+def _check_arrays(name: str, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    if set(state) != set(arrays):
+        odd = sorted(set(state) ^ set(arrays))[0]
+        raise PotentiaError(f"the weights belong to another module than {name}: {odd} is in one of them only.")
+    for key, tensor in state.items():
+        array = arrays[key]
+        if not isinstance(array, np.ndarray) or array.shape != tuple(tensor.shape):
+            shape = getattr(array, "shape", None)
+            raise PotentiaError(
+                f"the weights belong to another module than {name}: {key} has the shape {shape}, not "
+                f"{tuple(tensor.shape)}."
+            )
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise PotentiaError(f"the weights are damaged: {key} holds numbers that are not finite.")
+
+
+def scores_of(module: torch.nn.Module, x: Any, n_outputs: int, most: int) -> torch.Tensor:
+    """Scores (n, K) of rows of features, or of the rows of `Inputs`, of which at most `most` are stacked."""
+    if not isinstance(x, Inputs):
+        out = _call(module, np.asarray(x))
+        if out.shape != (len(x), n_outputs):
+            raise PotentiaError(
+                f"the module {type(module).__name__} returned the shape {tuple(out.shape)} for {len(x)} rows; "
+                f"expected {(len(x), n_outputs)}."
+            )
+        return out
+    tables: list[torch.Tensor] = [torch.empty(0)] * len(x.arrays)
+    for group in _equal_shapes(x, most):
+        stack = np.stack([x.arrays[k] for k in group])
+        for k, table in zip(group, _tables(module, stack, x.sizes[group[0]], n_outputs), strict=True):
+            tables[k] = table
+    joined = torch.cat(tables)
+    return joined if x.rows is None else joined[torch.from_numpy(x.rows).to(joined.device)]
+
+
+def _equal_shapes(x: Inputs, most: int) -> list[list[int]]:
+    """Examples whose inputs can be stacked, at most `most` at a time."""
+    groups: dict[Any, list[int]] = {}
+    for k, array in enumerate(x.arrays):
+        groups.setdefault((array.shape, array.dtype, x.sizes[k]), []).append(k)
+    return [group[a : a + most] for group in groups.values() for a in range(0, len(group), most)]
+
+
+def _tables(module: torch.nn.Module, stack: Any, n_regions: int, n_outputs: int) -> torch.Tensor:
+    """Scores (B, n_regions, K) of a stack of inputs."""
+    out = _call(module, stack)
+    shape = tuple(out.shape)
+    if shape == (len(stack), n_regions, n_outputs):
+        return out
+    if len(shape) > 3 and shape[:2] == (len(stack), n_outputs) and math.prod(shape[2:]) == n_regions:
+        return out.flatten(2).transpose(1, 2)
+    raise PotentiaError(
+        f"the module {type(module).__name__} returned the shape {shape} for inputs of shape {stack.shape}; expected "
+        f"{(len(stack), n_regions, n_outputs)}, or ({len(stack)}, {n_outputs}, height, width) with {n_regions} pixels."
+    )
+
+
+def _call(module: torch.nn.Module, values: Any) -> torch.Tensor:
+    """The module's output; floating-point inputs get the device and precision of its first parameter."""
+    name, like = type(module).__name__, next(module.parameters(), torch.empty(0))
+    # PyTorch warns of arrays that it must not write to
+    inputs = torch.from_numpy(np.require(values, requirements=["C", "W"]))
+    inputs = inputs.to(like.device, like.dtype if inputs.is_floating_point() else inputs.dtype)
+    try:
+        out = module(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise PotentiaError(
+            f"the module {name} fails on inputs of shape {tuple(inputs.shape)} and {inputs.dtype}: {first_line(error)}."
+        ) from error
+    if not isinstance(out, torch.Tensor):
+        raise PotentiaError(f"the module {name} returned a {type(out).__name__}, not a tensor of scores.")
+    return out

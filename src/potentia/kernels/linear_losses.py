@@ -1,4 +1,11 @@
-"""Dual coordinate descent for the hinge loss [Hsieh et al. 2008]: min_w 1/2 |w|^2 + sum_l C_l [1 - y_l w . f_l]_+.
+"""Losses of linear functions: the biased logistic loss, and dual coordinate descent for the hinge loss.
+
+    loss = sum_n w_n [ log sum_k exp(f_nk + b_nk) - sum_k y_nk (f_nk + b_nk) ]        [ILR-chapter sec. 1.7]
+
+Rows are handled in blocks of LANES, transposed to [configuration][lane], so that every inner loop runs over
+lanes at unit stride whatever the number K of configurations. Optional arrays are passed with zero rows.
+
+Coordinate descent on the dual of [Hsieh et al. 2008] min_w 1/2 |w|^2 + sum_l C_l [1 - y_l w . f_l]_+.
 
 A row's features are a constant 1, a dense part, a sparse part, a part known by its inner products with all rows (a
 kernel), and p columns of signs times a number s (labels that act as features). Parts may be empty, so one kernel
@@ -17,12 +24,159 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .logistic import SUMS
 from .machine.jit import njit
-from .vecmath import KERNEL
+from .vecmath import KERNEL, SUMS, exp, log
 
-#: Sums may be reordered here: a dot product only vectorises so, and descent corrects its own rounding.
-_SUMS = {**KERNEL, "fastmath": {"contract", "reassoc"}}
+#: Rows per block; a block of 64 configurations then just fits the first-level cache.
+LANES = 64
+
+#: Compile options for sums over lanes, in which the sign of a zero does not matter either.
+LANE_SUMS: dict[str, Any] = {**KERNEL, "fastmath": {"contract", "reassoc", "nsz"}}
+
+
+@njit(inner=True, **KERNEL)
+def softmax_lanes(z, top, total):
+    """Turn scores z (K, LANES) into probabilities in place; `top` (LANES,) receives log sum exp."""
+    n_outputs, lanes = z.shape
+    for b in range(lanes):
+        top[b] = z[0, b]
+        total[b] = 0.0
+    for k in range(1, n_outputs):
+        for b in range(lanes):
+            top[b] = z[k, b] if z[k, b] > top[b] else top[b]
+    for k in range(n_outputs):
+        for b in range(lanes):
+            e = exp(z[k, b] - top[b])
+            z[k, b] = e
+            total[b] += e
+    for b in range(lanes):
+        top[b] += log(total[b])
+        total[b] = 1.0 / total[b]
+    for k in range(n_outputs):
+        for b in range(lanes):
+            z[k, b] *= total[b]
+
+
+@njit(**KERNEL)
+def _add_rows(rows, start, n, z):
+    """z (K, LANES) += rows[start : start + n] transposed; nothing when `rows` is empty."""
+    if rows.shape[0] == 0:
+        return
+    for b in range(n):
+        for k in range(z.shape[0]):
+            z[k, b] += rows[start + b, k]
+
+
+@njit(**KERNEL)
+def _target_score(z, labels, soft, start, b):
+    """sum_k y_k z_k of one lane; a target of zero ignores a forbidden (-inf) score."""
+    if soft.shape[0] == 0:
+        return z[labels[start + b], b]
+    score = 0.0
+    for k in range(z.shape[0]):
+        if soft[start + b, k] > 0.0:
+            score += soft[start + b, k] * z[k, b]
+    return score
+
+
+@njit(**KERNEL)
+def _residual_lanes(z, labels, soft, weight, start, n, work):
+    """Turn scores z (K, LANES) into w (p - y) in place, zero from lane n on, and return the block's loss."""
+    top, total = work[0], work[1]
+    value = 0.0
+    for b in range(n):
+        w = weight[start + b] if weight.shape[0] > 0 else 1.0
+        work[2, b] = w
+        value -= w * _target_score(z, labels, soft, start, b)
+    softmax_lanes(z, top, total)
+    for b in range(n):
+        value += work[2, b] * top[b]
+    for b in range(n, z.shape[1]):
+        work[2, b] = 0.0
+    for k in range(z.shape[0]):
+        for b in range(z.shape[1]):
+            z[k, b] *= work[2, b]
+    for b in range(n):
+        if soft.shape[0] == 0:
+            z[labels[start + b], b] -= work[2, b]
+        else:
+            for k in range(z.shape[0]):
+                z[k, b] -= work[2, b] * soft[start + b, k]
+    return value
+
+
+@njit(allocates=True, **KERNEL)
+def loss_rows(scores, bias, labels, soft, weight, gradient):
+    """The summed loss of n rows; `gradient` (n, K), unless empty, receives d loss / d scores = w (p - y).
+
+    scores (n, K); bias (n, K) or (0, 0); labels (n,) integers or soft (n, K) targets, the other one empty;
+    weight (n,) or (0,).
+    """
+    n_rows, n_outputs = scores.shape
+    z = np.empty((n_outputs, LANES))
+    work = np.empty((3, LANES))
+    value = 0.0
+    for start in range(0, n_rows, LANES):
+        n = min(LANES, n_rows - start)
+        z[:] = 0.0
+        _add_rows(scores, start, n, z)
+        _add_rows(bias, start, n, z)
+        value += _residual_lanes(z, labels, soft, weight, start, n, work)
+        if gradient.shape[0] > 0:
+            for b in range(n):
+                for k in range(n_outputs):
+                    gradient[start + b, k] = z[k, b]
+    return value
+
+
+@njit(**LANE_SUMS)
+def _add_linear(columns, coef, z):
+    """z (K, LANES) += coef (d, K) transposed times columns (d, LANES)."""
+    for k in range(z.shape[0]):
+        for j in range(columns.shape[0]):
+            c = coef[j, k]
+            for b in range(LANES):
+                z[k, b] += c * columns[j, b]
+
+
+@njit(**LANE_SUMS)
+def _add_products(columns, residual, gradient):
+    """gradient (d, K) += columns (d, LANES) times residual (K, LANES) transposed."""
+    for j in range(columns.shape[0]):
+        for k in range(residual.shape[0]):
+            total = 0.0
+            for b in range(LANES):
+                total += columns[j, b] * residual[k, b]
+            gradient[j, k] += total
+
+
+@njit(allocates=True, **KERNEL)
+def linear_loss_rows(x, coef, bias, labels, soft, weight, gradient):
+    """The summed loss of the linear function x @ coef, adding its gradient (d, K) to `gradient`.
+
+    x (n, d) with n rows, coef (d, K) or (d + 1, K), whose extra last row multiplies a constant 1; the other
+    arguments as in `loss_rows`. One pass over the rows: scores are never stored.
+    """
+    n_rows, n_features = x.shape
+    n_outputs = coef.shape[1]
+    columns = np.ones((coef.shape[0], LANES))
+    z = np.empty((n_outputs, LANES))
+    work = np.empty((3, LANES))
+    value = 0.0
+    for start in range(0, n_rows, LANES):
+        n = min(LANES, n_rows - start)
+        for b in range(n):
+            for j in range(n_features):
+                columns[j, b] = x[start + b, j]
+        z[:] = 0.0
+        _add_linear(columns, coef, z)
+        _add_rows(bias, start, n, z)
+        value += _residual_lanes(z, labels, soft, weight, start, n, work)
+        _add_products(columns, z, gradient)
+    return value
+
+
+# sums may be reordered below: a dot product only vectorises so, and descent corrects its own rounding
 
 
 class FeatureRows(NamedTuple):
@@ -62,7 +216,7 @@ class Weights(NamedTuple):
     scores: Any
 
 
-@njit(allocates=True, **_SUMS)
+@njit(allocates=True, **SUMS)
 def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
 
@@ -105,7 +259,7 @@ def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     return spread
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _row_score(rows, row, w):
     """The part of w . f_row that is not of the constant or signs."""
     total = w.scores[row]
@@ -124,7 +278,7 @@ def _gather(data, indices, w):
     return total
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _sign_score(extra, row, w, total):
     """The constant's and the signs' part of w . f_row; `total` is the sum of v."""
     p, shift, listed = w.signs.size, extra.scale * w.bias[0], 0.0
@@ -135,7 +289,7 @@ def _sign_score(extra, row, w, total):
     return w.bias[0] + extra.scale * (total + p * shift - 2.0 * listed)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _add_row(rows, row, change, dense, sparse, scores):
     """w += change * f_row of the dense and sparse part; scores (n) follow where rows are known by inner products."""
     for k in range(rows.dense.shape[1]):
@@ -146,7 +300,7 @@ def _add_row(rows, row, change, dense, sparse, scores):
         scores[k] += change * rows.gram[row, k]
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _add_signs(extra, row, change, w):
     """w += change * f_row in the constant and the signs; returns the change of the sum of v."""
     p, moved, twice = w.signs.size, 0.0, 2.0 * extra.scale * change
@@ -159,7 +313,7 @@ def _add_signs(extra, row, change, w):
     return moved
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _projected(slope, a, cost):
     """The part of the dual's slope at `a` that leads inside [0, cost]."""
     if a == 0.0:
@@ -167,18 +321,18 @@ def _projected(slope, a, cost):
     return max(slope, 0.0) if a == cost else slope
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _settled(slope, a, cost, high, low):
     """Whether a dual at a limit is held there more firmly than anything that moved in the pass before: shrink it."""
     return (a == 0.0 and slope > high) or (a == cost and slope < low)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _limits(high, low):
     return (high if high > 0.0 else np.inf), (low if low < 0.0 else -np.inf)
 
 
-@njit(inline="always", **_SUMS)
+@njit(inline="always", **SUMS)
 def _shuffle(values, size, state):
     """A random order by a linear congruential generator, whose state is returned."""
     for s in range(size - 1, 0, -1):
@@ -230,7 +384,7 @@ def fields(cliques, v, signs, out):
                 out[row, cliques.member[m]] += amount
 
 
-@njit(**SUMS)
+@njit(**LANE_SUMS)
 def _own_score(rows, row, i, state):
     """w_i . x_row + b_i, summed from b_i on."""
     total = state.b[i]
@@ -259,7 +413,7 @@ def _coupling(cliques, i, y, v):
     return total
 
 
-@njit(allocates=True, **SUMS)
+@njit(allocates=True, **LANE_SUMS)
 def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, state):
     """Take one dual variable after another to its optimum until projected gradients differ by at most `tol`.
 
