@@ -50,6 +50,7 @@ faults: .venv/installed
 	$(BIN)/python tests/faults/kills.py --kills 8 --pairs 20 --seed 1
 	$(BIN)/python tests/faults/moves.py --kills 40 --seed 1
 	$(BIN)/python tests/faults/workers.py
+	$(BIN)/python tests/faults/bounds.py --models 5000
 	$(BIN)/python tests/faults/soak.py --calls 20000 --seed 1
 	$(BIN)/python tests/faults/api_calls.py --calls 4000 --seed 1
 

@@ -21,9 +21,10 @@ from .base import __version__ as __version__
 from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
 from .features.example import Example
 from .gradients.entry import loss_and_gradient
-from .graph import uai
+from .graph import formats, uai
 from .graph.structure import Graph
 from .graph.tables import DenseGaussian
+from .inference.anytime import Anytime
 from .inference.base import Result
 from .inference.exact import Exact
 from .inference.gibbs import Gibbs
@@ -101,6 +102,7 @@ __all__ = [
     "MAP",
     "MLP",
     "TRW",
+    "Anytime",
     "Boosting",
     "ChainCRF",
     "Constant",
@@ -134,6 +136,7 @@ __all__ = [
     "datasets",
     "extend",
     "features",
+    "formats",
     "gradients",
     "load",
     "loss_and_gradient",

@@ -50,9 +50,29 @@ def test_evidence_and_result_files(model, tmp_path, capsys):
     assert written.log10_partition == pytest.approx(np.log10(9))
 
 
+def test_tasks_of_the_competition_write_its_files(model, tmp_path, capsys):
+    query = tmp_path / "query"
+    query.write_text("2 0 2\n")
+    for task, more in (("pr", []), ("mar", []), ("map", []), ("mmap", ["--query", str(query)])):
+        out = tmp_path / task
+        arguments = ["infer", str(model), "--task", task, "--seconds", "5", "--out", str(out), "--json", *more]
+        assert main(arguments) == 0
+        facts = json.loads(capsys.readouterr().out)
+        assert [p.name for p in out.iterdir()] == facts["files"] == [f"chain.uai.{task.upper()}"]
+    assert pt.uai.read_result(tmp_path / "pr" / "chain.uai.PR").log10_partition == pytest.approx(np.log10(51))
+    written = pt.uai.read_result(tmp_path / "mmap" / "chain.uai.MMAP")
+    assert written.query.tolist() == [0, 2]
+    # given the best states of variables 0 and 2, the sum over variable 1: 2 (3 + 4) times the larger of 2 and 1
+    assert facts["labels"][1] == -1
+    assert facts["bound"] == "exact"
+    assert facts["best_score"] == pytest.approx(facts["value"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["infer", "{model}", "--task", "mmap"], "--query"),
+        (["infer", "{model}", "--task", "pr", "--method", "trw"], "--task pr"),
         (["infer", "nowhere.uai"], "nowhere.uai"),
         (["infer", "{bad}"], "broken.uai"),
         (["infer", "{model}", "--method", "exact", "--damping", "0.5"], "--damping"),

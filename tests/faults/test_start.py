@@ -175,13 +175,14 @@ def test_compilation_does_not_count_against_a_time_limit(tmp_path):
 import time
 import numpy as np
 import potentia as pt
+from potentia.inference.clock import Clock
 from potentia.inference.map.task import SearchTask
 from potentia.graph.scores import Scores
 from potentia.kernels.machine.jit import compilation_seconds, njit
 def kernel(values):
     return values[0]
 kernel.__module__ = "potentia.kernels.kernel"
-task = SearchTask(Scores(pt.Graph.chain(2, n_states=2), {}), 1000.0, 0)
+task = SearchTask(Scores(pt.Graph.chain(2, n_states=2), {}), Clock(1000.0, None), 0)
 begun, compiled = time.monotonic(), compilation_seconds()
 left = task.left
 njit()(kernel)(np.zeros(1))

@@ -283,8 +283,8 @@ def test_result_files_look_like_the_competition(tmp_path):
 
 def test_unknown_task(tmp_path):
     result = eliminate(Scores(Graph([2], {}), {}))
-    with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', not 'MMAP'"):
-        uai.write_result(tmp_path / "out", result, "MMAP")
+    with pytest.raises(PotentiaError, match="task must be one of 'PR', 'MAR', 'MAP', 'MMAP', not 'MPE'"):
+        uai.write_result(tmp_path / "out", result, "MPE")
     assert not list(tmp_path.iterdir())
 
 
@@ -292,7 +292,7 @@ def test_unknown_task(tmp_path):
     ("text", "sentence"),
     [
         ("", "the task needs 1 entries"),
-        ("MMAP 1 0", "the task is 'MMAP'; only PR, MAR and MAP are known"),
+        ("MPE 1 0", "the task is 'MPE'; only PR, MAR, MAP and MMAP are known"),
         ("PR", "log10 Z needs 1 entries"),
         ("PR x", "log10 Z holds 'x', which is not a number"),
         ("PR 1 2", "1 entries follow the end of the data"),

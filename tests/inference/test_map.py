@@ -23,6 +23,7 @@ import reference as ref
 from potentia.app.cli import main
 from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels
+from potentia.inference.clock import Clock
 from potentia.inference.map import moves, portfolio
 from potentia.inference.map.dual import ascend, dual
 from potentia.inference.map.moves import (
@@ -71,7 +72,7 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
 def open_task(graph: pt.Graph, theta: dict, observed: dict | None = None) -> SearchTask:
     """A task after propagation."""
-    task = SearchTask(Scores(graph, theta, observed), None, 0)
+    task = SearchTask(Scores(graph, theta, observed), Clock(None, None), 0)
     task.restrict(task.scores.singles > -np.inf, "propagation")
     return task
 
@@ -203,7 +204,7 @@ def test_a_search_that_is_cut_off_leaves_its_bound() -> None:
     theta = {kind: 3 * table for kind, table in scores(graph, np.random.default_rng(0)).items()}
     best = pt.MAP().infer(graph, theta)
     assert best.bound == "exact"
-    task = SearchTask(Scores(graph, theta), 600.0, 0)
+    task = SearchTask(Scores(graph, theta), Clock(600.0, None), 0)
     trivial = trivial_bound(task.scores)
     task.tighten(trivial, "maxima of the tables")
     found = bounds_of_exact_search(task, lambda task: task.bound_by == "toulbar2")
@@ -246,7 +247,9 @@ def test_exact_search_ends_with_the_process_that_started_it(number: int, tmp_pat
 def test_exact_search_ends_by_itself_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "_GRACE", 0.0)
     graph = pt.Graph.complete(60, n_states=4)
-    search = portfolio.ExactSearch(SearchTask(Scores(graph, scores(graph, np.random.default_rng(0))), 2.0, 0))
+    search = portfolio.ExactSearch(
+        SearchTask(Scores(graph, scores(graph, np.random.default_rng(0))), Clock(2.0, None), 0)
+    )
     until(lambda: not search.collect())  # nobody stops it
     search.stop()
 

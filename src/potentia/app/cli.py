@@ -95,9 +95,13 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     add = infer.add_argument
     add("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
     add("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
-    text = "marginals and log Z by --method (default), or the best labelling by a portfolio"
-    add("--task", default="marginals", choices=["marginals", "map"], help=text)
-    add("--seconds", type=float, help="time limit of --task map (default: none)")
+    text = (
+        "marginals and log Z by --method (default); log Z with bounds (pr) or marginals (mar) within --seconds; the "
+        "best labelling (map), or that of the variables of --query with the others summed out (mmap)"
+    )
+    add("--task", default="marginals", choices=["marginals", *_PORTFOLIOS], help=text)
+    add("--seconds", type=float, help="time limit of the other tasks (default: 20 for pr and mar, else none)")
+    add("--query", type=Path, metavar="FILE", help="variables of --task mmap: their number, then themselves")
     add("--method", choices=sorted(_METHODS), help="method of --task marginals (default: exact)")
     add("--epsilon", type=float, help="smoothing of --method smoothed (0: max-product)")
     add("--iterations", type=int, help="limit on iterations")
@@ -105,7 +109,7 @@ def _add_infer(infer: argparse.ArgumentParser) -> None:
     add("--damping", type=float, help="weight of old messages, 0 to 1")
     orders = ["coloured", "sequential", "random", "residual"]
     add("--schedule", choices=orders, help="order of message updates")
-    add("--out", type=Path, metavar="DIR", help="folder to write PR, MAR and MAP result files to")
+    add("--out", type=Path, metavar="DIR", help="folder to write PR, MAR, MAP or MMAP result files to")
 
 
 _METHODS = {
@@ -113,10 +117,22 @@ _METHODS = {
     "mean_field": "MeanField", "linear_program": "LinearProgram", "gibbs": "Gibbs",
 }  # fmt: skip
 
-#: What is shown of a result, and of one of --task map in addition.
+#: Tasks with a portfolio of methods.
+_PORTFOLIOS = {"pr": "Anytime", "mar": "Anytime", "map": "MAP", "mmap": "MAP"}
+#: What is shown of a result, and of the portfolios' in addition.
 _SHOWN = {
     "marginals": ("target", "value", "bound", "iterations", "residual", "converged"),
-    "map": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
+    "Anytime": (
+        "lower",
+        "upper",
+        "lower_certain",
+        "upper_certain",
+        "confidence",
+        "found_by",
+        "marginals_by",
+        "seconds",
+    ),
+    "MAP": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
 }
 #: Options of `infer` that become fields of the method.
 _OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")}, "seconds": "time_limit"}
@@ -127,6 +143,8 @@ def _infer(arguments: argparse.Namespace) -> None:
     from .pipeline import Staging
 
     name, method = _method(arguments)
+    if arguments.task == "mmap":
+        method.query = uai.read_query(arguments.query)
     graph, theta = uai.read(arguments.model)
     evidence = uai.read_evidence(arguments.evidence) if arguments.evidence else None
     result = method.infer(graph, theta, observed=evidence)
@@ -139,13 +157,12 @@ def _infer(arguments: argparse.Namespace) -> None:
         **{name: getattr(result, name) for name in _SHOWN["marginals"]},
         "best_score": result.score(labels),
     }
-    if arguments.task == "map":
-        facts |= {name: getattr(result, name) for name in _SHOWN["map"]}
+    if arguments.task in _PORTFOLIOS:
+        facts |= {name: getattr(result, name) for name in _SHOWN[_PORTFOLIOS[arguments.task]]}
     if arguments.out:
-        tasks = ["MAR"] * (arguments.task != "map") + (["MAP"] if math.isfinite(facts["best_score"]) else [])
-        tasks += ["PR"] if result.target == "log_partition" and math.isfinite(result.value) else []
+        tasks = _result_tasks(arguments.task, result, math.isfinite(facts["best_score"]))
         arguments.out.absolute().parent.mkdir(parents=True, exist_ok=True)
-        stale = re.compile(rf"{re.escape(arguments.model.name)}\.(MAR|MAP|PR)")
+        stale = re.compile(rf"{re.escape(arguments.model.name)}\.(MAR|M?MAP|PR)")
         with Staging(arguments.out, stale) as staging:
             for task in tasks:
                 uai.write_result(staging.file(f"{arguments.model.name}.{task}"), result, task)
@@ -157,17 +174,29 @@ def _infer(arguments: argparse.Namespace) -> None:
     show_facts(arguments, f"{name} on {arguments.model.name}", facts)
 
 
+def _result_tasks(task: str, result: Any, feasible: bool) -> list[str]:
+    """Tasks whose result files are written."""
+    if task in ("pr", "mar"):
+        return [task.upper()] if math.isfinite(result.value) else []
+    if task in ("map", "mmap"):
+        return [task.upper()] if feasible else []
+    log_z = result.target == "log_partition" and math.isfinite(result.value)
+    return ["MAR", *["MAP"] * feasible, *["PR"] * log_z]
+
+
 def _method(arguments: argparse.Namespace) -> tuple[str, Any]:
     """The method's name on the command line, and the method."""
-    is_map = arguments.task == "map"
-    if is_map and arguments.method is not None:
-        raise PotentiaError("--task map chooses its methods; leave --method out.")
-    name = "map" if is_map else arguments.method or "exact"
-    kind = getattr(import_module("potentia"), "MAP" if is_map else _METHODS[name])
+    task = arguments.task
+    if task in _PORTFOLIOS and arguments.method is not None:
+        raise PotentiaError(f"--task {task} chooses its methods; leave --method out.")
+    if (task == "mmap") != (arguments.query is not None):
+        raise PotentiaError("--task mmap and --query FILE go together.")
+    name = task if task in _PORTFOLIOS else arguments.method or "exact"
+    kind = getattr(import_module("potentia"), _PORTFOLIOS.get(task) or _METHODS[name])
     options = {option: getattr(arguments, option) for option in _OPTIONS}
     for option, value in options.items():
         if value is not None and _OPTIONS[option] not in kind.__dataclass_fields__:
-            raise PotentiaError(f"{'--task map' if is_map else f'--method {name}'} has no --{option}.")
+            raise PotentiaError(f"{f'--task {task}' if task in _PORTFOLIOS else f'--method {name}'} has no --{option}.")
     return name, kind(**{_OPTIONS[option]: value for option, value in options.items() if value is not None})
 
 

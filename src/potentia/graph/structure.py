@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -152,6 +152,20 @@ class Graph:
                 raise PotentiaError(f"n_states has no entry for networkx node {missing[0]!r}.")
             n_states = [n_states[node] for node in nodes]
         return cls._pairwise(len(nodes), n_states, edges)
+
+    @classmethod
+    def from_factors(
+        cls, factors: Iterable[tuple[ArrayLike, ArrayLike]], *, n_states: ArrayLike | None = None
+    ) -> tuple[Graph, dict[str, Any]]:
+        """The graph and the scores theta of factors (scope, table of scores), each table with an axis per variable.
+
+        Factors of the same variables are added up. Kinds are "node", "edge", "clique3", "clique4", ... n_states: of
+        every variable; None takes them from the tables.
+        """
+        from .factors import check_factors, join_factors
+
+        checked, states = check_factors(factors, n_states)
+        return join_factors(checked, states)
 
     @classmethod
     def from_pystruct(cls, x: ArrayLike, *, n_states: ArrayLike) -> tuple[Graph, dict[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
 from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_choice, check_type, shown
+from .factors import join_factors
 from .regions import Narrow
 from .scores import Scores
 from .structure import Graph
@@ -28,12 +29,15 @@ class FileWords:
     Args:
         path: the file; a name that ends in `.xz` or `.gz` is unpacked.
         limit: bytes that it may have unpacked, see `read_text`.
+        comment: what begins a comment, to the end of the line; empty for none.
     """
 
-    def __init__(self, path: FilePath, limit: int | None = None) -> None:
+    def __init__(self, path: FilePath, limit: int | None = None, comment: str = "") -> None:
         check_type("path", path, str, os.PathLike)
         self.name = os.fspath(path)
         text = read_text(path, "ascii", limit)
+        if comment and comment in text:
+            text = "\n".join(line.partition(comment)[0] for line in text.splitlines())
         check_pieces(path, text, string.whitespace)
         self._words = text.split()
         self._at = 0
@@ -55,11 +59,20 @@ class FileWords:
 
     def integers(self, n: int, what: str) -> list[int]:
         """The next n words as whole numbers of at least zero."""
-        words = self.take(n, what)
+        return self.whole(self.take(n, what), what)
+
+    def whole(self, words: list[str], what: str) -> list[int]:
+        """Words as whole numbers of at least zero."""
         for word in words:
             if not (word.isascii() and word.isdigit() and len(word) < 19):
                 raise self.error(f"{what} should be a whole number, not {word[:40]!r}")
         return [int(word) for word in words]
+
+    def signed(self, what: str) -> int:
+        """The next word as a whole number of either sign."""
+        word = self.take(1, what)[0]
+        number = self.whole([word.removeprefix("-")], what)[0]
+        return -number if word[0] == "-" else number
 
     def integer(self, what: str) -> int:
         """The next word as a whole number of at least zero."""
@@ -67,7 +80,10 @@ class FileWords:
 
     def floats(self, n: int, what: str) -> Floats:
         """The next n words as numbers."""
-        words = self.take(n, what)
+        return self.numbers(self.take(n, what), what)
+
+    def numbers(self, words: list[str], what: str) -> Floats:
+        """Words as numbers."""
         try:
             if "_" in "".join(words):  # Python reads 1_000 as a number; the format does not
                 raise ValueError
@@ -109,8 +125,6 @@ def numbers(values: Any, digits: str = ".12g") -> str:
 # exp of anything in between is a normal double
 _LARGEST_SCORE = 700.0
 
-_Factors = dict[tuple[int, ...], Floats]
-
 
 def read(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str, Floats | list[Floats]]]:
     """The graph and scores (natural logarithms of the tables) of a MARKOV or BAYES file, `.xz` and `.gz` included.
@@ -122,28 +136,11 @@ def read(path: FilePath, limit: int | None = None) -> tuple[Graph, dict[str, Flo
     """
     tokens = FileWords(path, limit)
     n_states, factors = _read_factors(tokens)
-    constant = float(factors.pop((), np.zeros(())))
-    if constant and not factors:
-        factors[0,] = np.zeros(n_states[0])
-    if constant:
-        first = next(iter(factors))
-        factors[first] = factors[first] + constant
-    scopes: dict[str, list[tuple[int, ...]]] = {}
-    tables: dict[str, list[Floats]] = {}
-    for scope in sorted(factors, key=len):
-        scopes.setdefault(_kind(len(scope)), []).append(scope)
-        tables.setdefault(_kind(len(scope)), []).append(factors[scope])
-    graph = Graph(n_states, scopes)
-    theta = {k: np.stack(t) if graph.shared_shape(k) else t for k, t in tables.items()}
-    return graph, theta
+    return join_factors(factors, n_states)
 
 
-def _kind(order: int) -> str:
-    return {1: "node", 2: "edge"}.get(order, f"clique{order}")
-
-
-def _read_factors(tokens: FileWords) -> tuple[list[int], _Factors]:
-    """State counts, and log tables by ascending scope, merged, in order of first appearance."""
+def _read_factors(tokens: FileWords) -> tuple[list[int], list[tuple[list[int], Floats]]]:
+    """State counts, and scopes with their log tables."""
     preamble = tokens.take(1, "the preamble")[0]
     if preamble.upper() not in ("MARKOV", "BAYES"):
         raise tokens.error(f"the preamble is {preamble[:40]!r}; only MARKOV and BAYES are known")
@@ -155,13 +152,7 @@ def _read_factors(tokens: FileWords) -> tuple[list[int], _Factors]:
         raise tokens.error(f"variable {n_states.index(0)} has 0 states")
     n_factors = tokens.integer("the number of factors")
     scopes = [_read_scope(tokens, f, n) for f in range(n_factors)]
-    factors: _Factors = {}
-    for f, scope in enumerate(scopes):
-        table = _read_table(tokens, f, tuple(n_states[v] for v in scope))
-        axes = sorted(range(len(scope)), key=scope.__getitem__)
-        key = tuple(scope[a] for a in axes)
-        table = table.transpose(axes)
-        factors[key] = factors[key] + table if key in factors else table
+    factors = [(scope, _read_table(tokens, f, tuple(n_states[v] for v in scope))) for f, scope in enumerate(scopes)]
     tokens.finish()
     return n_states, factors
 
@@ -213,6 +204,16 @@ def read_evidence(path: FilePath) -> dict[int, int]:
     return evidence
 
 
+def read_query(path: FilePath) -> Ints:
+    """Variables of a marginal MAP query: their number, then themselves."""
+    tokens = FileWords(path)
+    query = tokens.integers(tokens.integer("the number of variables"), "the list of variables")
+    tokens.finish()
+    if len(set(query)) < len(query):
+        raise tokens.error("a variable is named twice")
+    return np.array(query, dtype=np.int64)
+
+
 def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     """Write a graph and its scores as a MARKOV file (`.xz` compresses), all at once or not at all.
 
@@ -260,36 +261,45 @@ class UaiResult(NamedTuple):
     """The content of a result file; fields that its task does not write are None.
 
     Attributes:
-        task: "PR", "MAR" or "MAP".
+        task: "PR", "MAR", "MAP" or "MMAP".
         log10_partition: log10 Z.
         marginals: marginal of every variable, (n_variables, max states), zero beyond its states.
-        labels: the best labelling, (n_variables,).
+        labels: the best labelling, (n_variables,); of MMAP, of the query.
+        query: variables of the query of MMAP.
     """
 
     task: str
     log10_partition: float | None = None
     marginals: Floats | None = None
     labels: Ints | None = None
+    query: Ints | None = None
 
 
 def write_result(path: FilePath, result: Any, task: str) -> None:
-    """Write a `Result`, all at once or not at all; the task is PR (log10 Z), MAR (marginals) or MAP (labels)."""
+    """Write a `Result`, all at once or not at all; the task is PR (log10 Z), MAR (marginals), MAP (labels) or MMAP.
+
+    MMAP is the labels of the variables whose label in `argmax()` is not -1, each after its variable.
+    """
     if not hasattr(result, "variable_marginals"):
         raise PotentiaError(f"result must be a Result of inference, not {shown(result)}.")
-    check_choice("task", task, ("PR", "MAR", "MAP"))
+    check_choice("task", task, ("PR", "MAR", "MAP", "MMAP"))
     n_states = result.graph.n_states
     if task == "PR":
         body = repr(result.log_partition / math.log(10.0))
     elif task == "MAR":
         rows = zip(n_states, result.variable_marginals, strict=True)
         body = " ".join([str(len(n_states)), *(f"{n} {numbers(row[:n])}" for n, row in rows)])
+    elif task == "MMAP":
+        labels = result.argmax()
+        query = np.flatnonzero(labels >= 0)
+        body = f"{len(query)} {numbers(np.stack([query, labels[query]], axis=1).ravel(), 'd')}"
     else:
         body = f"{len(n_states)} {numbers(result.argmax(), 'd')}"
     write_whole(path, f"{task}\n{body}\n")
 
 
 def read_result(path: FilePath) -> UaiResult:
-    """Read a PR, MAR or MAP file."""
+    """Read a PR, MAR, MAP or MMAP file."""
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":
@@ -308,9 +318,14 @@ def read_result(path: FilePath) -> UaiResult:
             marginals[v, : len(row)] = row
         result = UaiResult(task, marginals=marginals)
     elif task == "MAP":
-        labels = tokens.integers(tokens.integer("the number of variables"), "the labelling")
-        result = UaiResult(task, labels=np.array(labels, dtype=np.int64))
+        words = tokens.integers(tokens.integer("the number of variables"), "the labelling")
+        result = UaiResult(task, labels=np.array(words, dtype=np.int64))
+    elif task == "MMAP":
+        pairs = np.array(
+            tokens.integers(2 * tokens.integer("the number of variables"), "the labelling"), dtype=np.int64
+        )
+        result = UaiResult(task, labels=pairs[1::2], query=pairs[::2])
     else:
-        raise tokens.error(f"the task is {task[:40]!r}; only PR, MAR and MAP are known")
+        raise tokens.error(f"the task is {task[:40]!r}; only PR, MAR, MAP and MMAP are known")
     tokens.finish()
     return result

@@ -55,7 +55,7 @@ class Result:
     messages: Any = field(default=None, repr=False)
     oscillating: bool = False
     diverged: bool = False
-    upper: Callable[[Result], float] | None = field(default=None, repr=False)
+    upper_of: Callable[[Result], float] | None = field(default=None, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -89,8 +89,8 @@ class Result:
         if "upper_bound" not in self.memo:
             if self.target == "log_partition" and self.bound in ("exact", "upper"):
                 self.memo["upper_bound"] = self.value
-            elif self.upper is not None:
-                self.memo["upper_bound"] = self.upper(self)
+            elif self.upper_of is not None:
+                self.memo["upper_bound"] = self.upper_of(self)
             else:
                 raise PotentiaError("this method gives no upper bound on log Z; use TRW.")
         bound: float = self.memo["upper_bound"]

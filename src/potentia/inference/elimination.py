@@ -110,10 +110,16 @@ def _greedy(
 
 
 def _breadth_first(ptr: Ints, neighbour: Ints, states: Floats) -> Order:
-    """The order of a breadth-first walk: without fill costs the position alone decides."""
-    position = np.empty(len(states))
-    position[walk(ptr, neighbour)[0]] = np.arange(len(states))
-    return _greedy(ptr, neighbour, states, np.zeros(len(states)), position, True)
+    """The order of a breadth-first walk."""
+    return follow_order(states, ptr, neighbour, walk(ptr, neighbour)[0], _CUTOFF)
+
+
+def follow_order(card: Ints | Floats, ptr: Ints, neighbour: Ints, order: Ints, cutoff: float = np.inf) -> Order:
+    """What a given order of all variables 0..n-1 costs; arguments as in `find_order`."""
+    position = np.empty(len(card))
+    position[order] = np.arange(len(card))
+    # without fill costs the position alone decides
+    return _greedy(ptr, neighbour, card.astype(np.float64), np.zeros(len(card)), position, True, cutoff)
 
 
 def _cost(order: Order) -> tuple[float, float]:
@@ -215,10 +221,13 @@ def _known_plans(graph: Graph) -> dict[bytes, EliminationPlan]:
     return {}
 
 
-def make_plan(regions: Regions, allowed: Bools, max_table: int, quick: bool = False) -> EliminationPlan:
+def make_plan(
+    regions: Regions, allowed: Bools, max_table: int, quick: bool = False, order: Ints | None = None
+) -> EliminationPlan:
     """The plan for regions with these states allowed, (n_variables, max states), at least one per variable.
 
-    With `quick` the first order cost serves, and one beyond `max_table` is given up at once.
+    With `quick` the first order serves, and one beyond `max_table` is given up at once. order: of the variables with
+    several states, instead of one that is searched for.
     """
     n_kept = allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
@@ -233,8 +242,11 @@ def make_plan(regions: Regions, allowed: Bools, max_table: int, quick: bool = Fa
     scope_ptr = np.concatenate([[0], np.cumsum(n_loose)])
     ptr, neighbour = adjacency(len(free), scope_ptr, np.searchsorted(free, regions.scope[loose]))
     card = n_kept[free]
-    cost = quick_order(card, ptr, neighbour, max_table) if quick else find_order(card, ptr, neighbour)
-    refuse_wide(cost, max_table)
+    if order is not None:
+        cost = follow_order(card, ptr, neighbour, np.searchsorted(free, order))
+    else:
+        cost = quick_order(card, ptr, neighbour, max_table) if quick else find_order(card, ptr, neighbour)
+        refuse_wide(cost, max_table)
     order = free[cost.order]
     position = np.full(len(n_kept), -1)
     position[order] = np.arange(len(order))

@@ -169,11 +169,11 @@ class MeanFieldEngine(Engine):
         value -= float((positive * np.log(positive)).sum())
         if self.scores.dense:
             value += 0.5 * float((q * self.dense_field()).sum())
-        tables = partial(_product_tables, self.scores.graph, q, self.group_threads)
+        tables = partial(product_tables, self.scores.graph, q, self.group_threads)
         return Readout(TablesByKind(self.scores.graph, tables), q, value, None)
 
 
-def _product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats | list[Floats]:
+def product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats | list[Floats]:
     """Marginals of a kind under the product distribution q (n, states)."""
     if graph.scopes[kind].shape[1] <= 1 or not len(graph.scopes[kind]):
         return single_tables(graph, kind, q)

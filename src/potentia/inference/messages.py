@@ -168,7 +168,7 @@ class MessagePassingMethod(Inference):
         fixed = entropy.always or (outcome.converged and outcome.residual <= _FIXED)
         return Result.of(
             scores, outcome, read, bound=entropy.bound if fixed else "estimate", target=entropy.target,
-            best=best_labelling, diverged=diverged, upper=self.upper_bound,
+            best=best_labelling, diverged=diverged, upper_of=self.upper_bound,
         )  # fmt: skip
 
 

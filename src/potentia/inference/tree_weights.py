@@ -94,7 +94,7 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
         forests, result, step = mixed, trial, min(2.0 * step, _LONGEST)
     result = run(method, forests, result)
     upper = partial(forest_bound, forests=forests)
-    return replace(result, iterations=iterations + result.iterations, upper=upper)
+    return replace(result, iterations=iterations + result.iterations, upper_of=upper)
 
 
 def clique_information(result: Result) -> Floats:

@@ -30,6 +30,7 @@ from ...graph.regions import Regions
 from ...graph.scores import Scores, region_indicators, score_labels
 from ...graph.structure import Graph
 from ..base import Inference, Result, TablesByKind
+from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
 from ..messages import TRW, LoopyBP
@@ -86,10 +87,10 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
-class _Interrupted(KeyboardInterrupt):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C, and what was found until then."""
 
-    def __init__(self, result: MAPResult) -> None:
+    def __init__(self, result: Result) -> None:
         super().__init__("interrupted")
         self.result = result
 
@@ -112,6 +113,8 @@ class MAP(Inference):
         seed: of the random choices in local search.
         exact_search: whether to use toulbar2 if it is installed.
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
+        query: variables to label, with the others summed out (marginal MAP); None for all. See `MarginalMAPResult`.
+        cpu_limit: seconds of CPU time of this process; None for none.
     """
 
     smooth: ClassVar[bool] = False
@@ -120,6 +123,8 @@ class MAP(Inference):
     seed: int = 0
     exact_search: bool = True
     threads: int | None = None
+    query: ArrayLike | None = None
+    cpu_limit: float | None = None
 
     def infer(
         self,
@@ -131,7 +136,7 @@ class MAP(Inference):
         """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
         try:
             return super().infer(graph, theta, observed, start)
-        except _Interrupted as stop:
+        except Interrupted as stop:
             return stop.result
 
     def diverse(
@@ -171,17 +176,23 @@ class MAP(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """The portfolio; Ctrl-C is passed on to the caller, which may be a loop over many problems."""
-        if self.time_limit is not None:
-            check_number("time_limit", self.time_limit)
+        for name in ("time_limit", "cpu_limit"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name))
         check_count("seed", self.seed)
-        task = SearchTask(scores, self.time_limit, self.seed)
+        clock = Clock(self.time_limit, self.cpu_limit)
+        if self.query is not None:
+            from .marginal import label_query
+
+            return label_query(self, scores, clock)
+        task = SearchTask(scores, clock, self.seed)
         try:
             if start is not None:
                 task.offer(start.argmax(), "start")
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
-            raise _Interrupted(_result(task)) from None
+            raise Interrupted(_result(task)) from None
         return _result(task)
 
     def _search(self, task: SearchTask) -> None:

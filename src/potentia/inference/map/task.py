@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,17 +13,12 @@ from ...base.types import Bools, Floats, InfeasibleError, Ints
 from ...graph.regions import Narrow, Regions
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
-from ...kernels.machine.jit import compilation_seconds
 from ...kernels.rounding import kept_entries, prune_states
+from ..clock import Clock
 from ..elimination import Program
 
 #: Share of the score below which a gap is rounding.
 _ROUNDING = 1e-9
-
-
-def _clock() -> float:
-    """Seconds that pass, without those in which kernels are compiled: only a first call has those."""
-    return time.monotonic() - compilation_seconds()
 
 
 class SearchTask:
@@ -39,7 +33,7 @@ class SearchTask:
         interrupted: whether a KeyboardInterrupt ended the search.
     """
 
-    def __init__(self, scores: Scores, time_limit: float | None, seed: int) -> None:
+    def __init__(self, scores: Scores, clock: Clock, seed: int) -> None:
         self.scores = scores
         self.problem: Reduced = whole(scores)
         self.labels: Ints | None = None
@@ -51,14 +45,14 @@ class SearchTask:
         #: Called now and then: takes what is found beside the part under way.
         self.poll: Callable[[], object] = lambda: None
         self.rng = np.random.default_rng(seed)
-        self.timed = time_limit is not None
-        self._deadline = math.inf if time_limit is None else _clock() + time_limit
+        self.timed = clock.left < math.inf
+        self._clock = clock
         self._cancelling = scores.rounding()
 
     @property
     def left(self) -> float:
         """Seconds left, inf without a limit."""
-        return self._deadline - _clock()
+        return self._clock.left
 
     @property
     def slack(self) -> float:
