@@ -13,27 +13,13 @@ from torch import Tensor
 from ...base.types import Floats, Ints, PotentiaError
 from ...gradients.base import Loss
 from ...gradients.likelihood import Piecewise, Pseudolikelihood, SurrogateLikelihood, TruncatedLikelihood
-from ...gradients.losses import (
-    CliqueLogistic,
-    CliqueQuadratic,
-    CliqueSmoothedError,
-    SmoothedError,
-    UnivariateLogistic,
-    UnivariateQuadratic,
-)
+from ...gradients.losses import SmoothedError, UnivariateLogistic, UnivariateQuadratic
 from ...graph.structure import Graph
 from .indices import Indices
 from .tensor_method import TensorMethod
 from .tensor_regions import ProductPlan, expected_scores
 
-_MARGINAL = (
-    UnivariateLogistic,
-    UnivariateQuadratic,
-    SmoothedError,
-    CliqueLogistic,
-    CliqueQuadratic,
-    CliqueSmoothedError,
-)
+_MARGINAL = (UnivariateLogistic, UnivariateQuadratic, SmoothedError)
 _OTHERS = (SurrogateLikelihood, TruncatedLikelihood, Piecewise)
 
 
