@@ -250,7 +250,7 @@ def make_models(folder):
     baselines.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
     baselines.ClassifierChain().fit(X, Y).save(folder / "chain")
     baselines.LabelPowerset().fit(X, Y).save(folder / "powerset")
-    pt.ChainCRF(0.01, scheme="BIO").fit(*chains()).save(folder / "chain-crf")
+    pt.ChainCRF(0.01, scheme="BIO", pair_attributes=["w"]).fit(*chains()).save(folder / "chain-crf")
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import PolynomialFeatures, SplineTransformer, StandardScaler
 

@@ -8,7 +8,7 @@ from potentia import PotentiaError
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
-from potentia.models.torch.tensor import PairPlan, PairScores, mean_field  # noqa: E402
+from potentia.models.torch.tensor import PairPlan, TensorScores, mean_field  # noqa: E402
 from potentia.models.torch.tensor_dense import ExactKernel, GridKernel  # noqa: E402
 
 K, H, W = 3, 4, 5
@@ -108,7 +108,7 @@ def test_dense_terms_are_those_of_mean_field():
         mixed = kernel.multiply(q)
         return 1.7 * (mixed - mixed.sum(0, keepdim=True))
 
-    scores = PairScores(torch.tensor(node.T[:, None].copy()), torch.tensor(weights[None]))
+    scores = TensorScores(torch.tensor(node.T[:, None].copy()), torch.tensor(weights[None]))
     found = mean_field(PairPlan(graph), scores, 4, field, value=True)
     theta = {"node": node, "edge": pt.Potts(weights), "dense": pt.DenseGaussian(features, 1.7, exact=True)}
     want = pt.MeanField(iterations=4, tol=0).infer(graph, theta)

@@ -104,7 +104,7 @@ def test_sets_of_tags_sum_over_labellings():
         best = chain.decode(emissions, mask, sets=sets)
         assert all(sets[k, t, y] for k, path in enumerate(best) for t, y in enumerate(path))
         assert (chain.marginals(emissions, mask, sets=sets)[~sets] == 0).all()
-        assert chain.k_best(emissions, 1, mask, sets=sets)[0][0].tags == best[0]
+        assert chain.k_best(emissions, 1, mask, sets=sets)[0][0].labels == best[0]
         with pytest.raises(PotentiaError, match="sets of tags must be booleans"):
             chain.decode(emissions, mask, sets=sets[0])
 

@@ -23,7 +23,7 @@ from .elimination import EliminationPlan, Order, make_plan
 from .exact import Exact
 from .mean_field import MeanField, product_tables
 from .messages import LoopyBP
-from .minibucket import Factors, MiniBuckets, Split, choose_split, factors_in_order
+from .minibucket import BucketFactors, MiniBuckets, Split, choose_split, factors_in_order
 from .order_search import Interactions, allowed_states, first_order, interactions, search_orders
 
 Tables = Floats | list[Floats]
@@ -346,7 +346,7 @@ class _Task:
         self._bound_below(factors, split)
         self._sample(buckets, upper)
 
-    def _bound_below(self, factors: Factors, split: Split) -> None:
+    def _bound_below(self, factors: BucketFactors, split: Split) -> None:
         """Certain lower bounds by mean field and by mini-buckets of negative weights."""
         if split.entries * 30 * _ITERATION < 0.1 * self.clock.left and np.all(factors.values > -np.inf):
             below = MiniBuckets(factors, split, lower=True)

@@ -23,7 +23,7 @@ _CHUNK = 2**24
 _EXCESS = 0.5
 
 
-class Factors(NamedTuple):
+class BucketFactors(NamedTuple):
     """Score tables of the undecided variables, named by their position in an elimination order.
 
     Attributes:
@@ -47,7 +47,7 @@ class Factors(NamedTuple):
         return labels
 
 
-def factors_in_order(scores: Scores, allowed: Bools, order: Ints) -> Factors:
+def factors_in_order(scores: Scores, allowed: Bools, order: Ints) -> BucketFactors:
     """The tables of `scores` over the allowed states of the variables in `order`; the others have one state each."""
     regions, count = scores.regions, allowed.sum(axis=1)
     kept = np.argsort(~allowed, axis=1, kind="stable")
@@ -68,7 +68,7 @@ def factors_in_order(scores: Scores, allowed: Bools, order: Ints) -> Factors:
     tables = values[index + np.repeat(where[region], np.diff(offset))]
     fixed = np.flatnonzero(np.bincount(region_of[loose], minlength=len(regions.size)) == 0)
     constant = math.fsum(values[where[fixed] + entry[fixed]])
-    return Factors(order, kept, program.card, program.scope_ptr, program.scope, tables, constant)
+    return BucketFactors(order, kept, program.card, program.scope_ptr, program.scope, tables, constant)
 
 
 class Split(NamedTuple):
@@ -94,7 +94,7 @@ class Split(NamedTuple):
         return len(self.scopes) == len(self.node_ptr) - 1
 
 
-def split_buckets(factors: Factors, limit: int) -> Split:
+def split_buckets(factors: BucketFactors, limit: int) -> Split:
     """Mini-buckets of at most `limit` table entries (a larger factor is a mini-bucket by itself).
 
     Sources join, largest first, the mini-bucket with which they need the smallest table.
@@ -174,7 +174,7 @@ class MiniBuckets:
     """
 
     def __init__(
-        self, factors: Factors, split: Split, summed: Bools | None = None, cold: float = 0.0, lower: bool = False
+        self, factors: BucketFactors, split: Split, summed: Bools | None = None, cold: float = 0.0, lower: bool = False
     ) -> None:
         self.factors, self.split = factors, split
         self.program, self._shift = _program(factors, split)
@@ -271,7 +271,7 @@ class MiniBuckets:
         return len(self.program.offset) - len(self.program.clique_ptr)
 
 
-def choose_split(factors: Factors, memory: float, entries: float) -> Split:
+def choose_split(factors: BucketFactors, memory: float, entries: float) -> Split:
     """The largest mini-buckets that fit into `memory` bytes and have at most `entries` in all."""
     best = split_buckets(factors, 1)
     for power in range(6, 31, 2):
@@ -289,7 +289,7 @@ def entries_of_messages(split: Split) -> int:
     return split.entries // 2 + len(split.scopes)
 
 
-def _program(factors: Factors, split: Split) -> tuple[Program, Ints]:
+def _program(factors: BucketFactors, split: Split) -> tuple[Program, Ints]:
     """The arrays of the kernels, and the factor of each node's cost shift (-1: none)."""
     card = factors.card
     n_given = len(factors.scope_ptr) - 1

@@ -20,7 +20,7 @@ from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
 from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, trials, without
-from .portfolio import MAP, Interrupted, MAPResult
+from .portfolio import MAP, MAPResult, SearchInterrupted
 from .sums import sum_out, tables_of
 
 #: Table entries of the sum given a labelling, at most; tables of summing out variables beforehand, at most.
@@ -79,18 +79,18 @@ class MarginalMAPResult(MAPResult):
 
 
 def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
-    """Marginal MAP with the options of `method`; Ctrl-C raises `Interrupted` with the best so far."""
+    """Marginal MAP with the options of `method`; Ctrl-C raises `SearchInterrupted` with the best so far."""
     query = check_query(method.query, scores.graph.n_variables)
-    answer = Answer(np.where(query, 0, -1))
+    answer = QueryAnswer(np.where(query, 0, -1))
     try:
         _solve(method, scores, query, answer, clock)
     except KeyboardInterrupt:
         answer.interrupted = True
-        raise Interrupted(_result(scores, query, answer)) from None
+        raise SearchInterrupted(_result(scores, query, answer)) from None
     return _result(scores, query, answer)
 
 
-def _result(scores: Scores, query: Bools, answer: Answer) -> MarginalMAPResult:
+def _result(scores: Scores, query: Bools, answer: QueryAnswer) -> MarginalMAPResult:
     """The record of a labelling of some variables."""
     width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
     uniform = (np.arange(width) < n_states) / n_states
@@ -217,7 +217,7 @@ def _components(joined: Interactions) -> Ints:
 
 
 @dataclass
-class Answer:
+class QueryAnswer:
     """The best labelling of the query so far (-1 elsewhere), its value, an upper bound, and who found them."""
 
     labels: Ints
@@ -242,7 +242,7 @@ class Answer:
             self.upper, self.bound_by = upper, part
 
 
-def _solve(method: MAP, scores: Scores, query: Bools, answer: Answer, clock: Clock) -> None:
+def _solve(method: MAP, scores: Scores, query: Bools, answer: QueryAnswer, clock: Clock) -> None:
     """Improve the answer until it is proven or the time is over."""
     allowed = allowed_states(scores)
     if _sum_out(method, scores, allowed, query, answer, clock):
@@ -256,7 +256,7 @@ def _solve(method: MAP, scores: Scores, query: Bools, answer: Answer, clock: Clo
         answer.offer(np.where(query, labels, -1), value, part)
     _bound(scores, allowed, query, answer, clock)
     if total is not None:
-        _Climb(total, query, allowed, answer, clock, method.seed).run()
+        _QueryClimb(total, query, allowed, answer, clock, method.seed).run()
 
 
 def _value(scores: Scores, query: Bools, total: ClampedSum | None, labels: Ints) -> float:
@@ -299,7 +299,7 @@ def _starts(method: MAP, scores: Scores, clock: Clock) -> list[tuple[Ints, str]]
     return starts
 
 
-def _bound(scores: Scores, allowed: Bools, query: Bools, answer: Answer, clock: Clock) -> None:
+def _bound(scores: Scores, allowed: Bools, query: Bools, answer: QueryAnswer, clock: Clock) -> None:
     """An upper bound by mini-buckets that sum first and maximise over the query last."""
     joined = interactions(scores, allowed)
     order = constrained_order(joined, query[joined.free])
@@ -328,11 +328,11 @@ def constrained_order(joined: Interactions, query: Bools) -> Ints:
     return np.concatenate([first, last])
 
 
-class _Climb:
+class _QueryClimb:
     """Coordinate ascent over the query with exact sums, and kicks."""
 
     def __init__(
-        self, total: ClampedSum, query: Bools, allowed: Bools, answer: Answer, clock: Clock, seed: int
+        self, total: ClampedSum, query: Bools, allowed: Bools, answer: QueryAnswer, clock: Clock, seed: int
     ) -> None:
         self.total, self.answer, self.clock, self.allowed = total, answer, clock, allowed
         self.query = np.flatnonzero(query & (allowed.sum(axis=1) > 1))
@@ -417,7 +417,7 @@ class _Climb:
         return best, gain, best_sums
 
 
-def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: Answer, clock: Clock) -> bool:
+def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: QueryAnswer, clock: Clock) -> bool:
     """Where all sums fit into small tables over the query: the best labelling of those; False otherwise."""
     free = np.flatnonzero(query & (allowed.sum(axis=1) > 1))
     tables = tables_of(scores, allowed)

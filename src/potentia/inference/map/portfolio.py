@@ -87,7 +87,7 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
-class Interrupted(KeyboardInterrupt):
+class SearchInterrupted(KeyboardInterrupt):
     """Ctrl-C, and what was found until then."""
 
     def __init__(self, result: Result) -> None:
@@ -136,7 +136,7 @@ class MAP(Inference):
         """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
         try:
             return super().infer(graph, theta, observed, start)
-        except Interrupted as stop:
+        except SearchInterrupted as stop:
             return stop.result
 
     def diverse(
@@ -192,7 +192,7 @@ class MAP(Inference):
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
-            raise Interrupted(_result(task)) from None
+            raise SearchInterrupted(_result(task)) from None
         return _result(task)
 
     def _search(self, task: SearchTask) -> None:

@@ -16,7 +16,7 @@ from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField
 from ...inference.messages import TRW, MessagePassingMethod
-from .tensor import Field, PairPlan, PairScores, mean_field, message_passing, pair_tables
+from .tensor import Field, PairPlan, TensorScores, mean_field, message_passing, pair_tables
 from .tensor_dense import ExactKernel, GridKernel
 from .tensor_losses import marginal_terms
 from .tensor_method import message_plan, why_not_tensor, working_type
@@ -88,10 +88,10 @@ class _Grid(torch.nn.Module):
         if fields is None and not self.uses_tensor(logits):
             mu = self._by_kernels(layout, node, pairs)
         else:
-            mu = self._by_tensors(layout, PairScores(node, pairs), fields)
+            mu = self._by_tensors(layout, TensorScores(node, pairs), fields)
         return mu.transpose(0, 1).reshape(logits.shape)
 
-    def _by_tensors(self, layout: _Layout, scores: PairScores, fields: Field | None) -> Tensor:
+    def _by_tensors(self, layout: _Layout, scores: TensorScores, fields: Field | None) -> Tensor:
         reason = why_not_tensor(self.inference)
         if reason is not None:
             raise PotentiaError(reason)
@@ -114,7 +114,7 @@ class _Grid(torch.nn.Module):
     def theta(node: Tensor, pairs: Tensor) -> dict[str, Tensor]:
         """Scores of a batch of images as those of one graph, for `CRFLayer`."""
         states, batch = node.shape[:2]
-        table = pair_tables(PairScores(node, pairs)).expand(-1, -1, batch, -1)
+        table = pair_tables(TensorScores(node, pairs)).expand(-1, -1, batch, -1)
         return {
             "node": node.permute(1, 2, 0).reshape(-1, states),
             "edge": table.permute(2, 3, 0, 1).reshape(-1, states, states),

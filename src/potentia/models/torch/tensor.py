@@ -30,7 +30,7 @@ _FORBIDDEN = -1e30
 Field = Callable[[Tensor], Tensor]
 
 
-class Marginals(NamedTuple):
+class PairMarginals(NamedTuple):
     """Marginals of variables (L, B, n) and of pairs (L, L, B, m), and the value of every graph (B,), if asked for."""
 
     variables: Tensor
@@ -181,7 +181,7 @@ def potts_messages(weight: Tensor, lam: Tensor) -> Tensor:
     return torch.logaddexp(lam, torch.log(others.clamp_min(tiny)) + peak - weight)
 
 
-class PairScores(NamedTuple):
+class TensorScores(NamedTuple):
     """Scores of variables (L, B, n), -inf where a variable has fewer states, and of pairs.
 
     pairs: tables (L, L, B or 1, m), or of weights alone (B or 1, m) for Potts scores.
@@ -206,7 +206,7 @@ class _Ready(NamedTuple):
 
 def message_passing(
     plan: PairPlan,
-    scores: PairScores,
+    scores: TensorScores,
     iterations: int,
     uniform: bool,
     damping: float = 0.0,
@@ -214,7 +214,7 @@ def message_passing(
     pairs: bool = True,
     value: bool = False,
     memory: int | None = None,
-) -> Marginals:
+) -> PairMarginals:
     """Coloured message passing with the counting numbers of the plan.
 
     Args:
@@ -245,10 +245,10 @@ def message_passing(
     variables = torch.cat([torch.softmax(b, 0) for b in beliefs], -1).index_select(-1, plan.order)
     joint = _joint(plan, scores, lam) if pairs or value else None
     total = None if not value or joint is None else _value(plan, scores, lam, joint)
-    return Marginals(variables, _softmax_pairs(joint) if pairs and joint is not None else None, total)
+    return PairMarginals(variables, _softmax_pairs(joint) if pairs and joint is not None else None, total)
 
 
-def _prepare(plan: PairPlan, scores: PairScores) -> list[_Ready]:
+def _prepare(plan: PairPlan, scores: TensorScores) -> list[_Ready]:
     dtype, node = scores.variables.dtype, scores.variables
     if scores.potts:
         every = torch.cat([scores.pairs, scores.pairs, scores.pairs.new_zeros(scores.pairs.shape[0], 1)], -1)
@@ -335,7 +335,7 @@ def in_segments(
     return now
 
 
-def pair_tables(scores: PairScores) -> Tensor:
+def pair_tables(scores: TensorScores) -> Tensor:
     """Tables of pairs, written out from weights."""
     if not scores.potts:
         return scores.pairs
@@ -344,7 +344,7 @@ def pair_tables(scores: PairScores) -> Tensor:
     return -apart[:, :, None, None] * scores.pairs
 
 
-def _joint(plan: PairPlan, scores: PairScores, lam: list[Tensor]) -> Tensor:
+def _joint(plan: PairPlan, scores: TensorScores, lam: list[Tensor]) -> Tensor:
     """Log-beliefs of pairs, (L, L, B, m), in units of counting numbers."""
     every = torch.cat(lam, -1)
     first, second = (every.index_select(-1, plan.ends[side]) for side in range(2))
@@ -360,7 +360,7 @@ def _masked(belief: Tensor, dead: Tensor) -> Tensor:
     return torch.where(dead, -torch.inf, belief)
 
 
-def _value(plan: PairPlan, scores: PairScores, lam: list[Tensor], joint: Tensor) -> Tensor:
+def _value(plan: PairPlan, scores: TensorScores, lam: list[Tensor], joint: Tensor) -> Tensor:
     """sum of c log sum exp(b / c) over pairs and variables; where c is zero the maximum of b."""
     dtype = joint.dtype
     value = (plan.counting.to(dtype) * torch.logsumexp(joint.flatten(0, 1), 0)).sum(-1)
@@ -379,14 +379,14 @@ def _value(plan: PairPlan, scores: PairScores, lam: list[Tensor], joint: Tensor)
 
 def mean_field(
     plan: PairPlan,
-    scores: PairScores,
+    scores: TensorScores,
     iterations: int,
     fields: Field | None = None,
     tol: float = 0.0,
     pairs: bool = True,
     value: bool = False,
     memory: int | None = None,
-) -> Marginals:
+) -> PairMarginals:
     """Coloured coordinate ascent from uniform marginals; arguments as those of `message_passing`.
 
     With `fields` every iteration begins with the fully connected terms' scores at the current marginals, and the first
@@ -418,7 +418,7 @@ def mean_field(
     variables = torch.cat(q, -1).index_select(-1, plan.order)
     product = _products(plan, variables) if pairs or value else None
     total = _free_energy(scores, variables, product, fields) if value and product is not None else None
-    return Marginals(variables, product if pairs else None, total)
+    return PairMarginals(variables, product if pairs else None, total)
 
 
 def _expected(group: Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
@@ -450,7 +450,7 @@ def _products(plan: PairPlan, variables: Tensor) -> Tensor:
     return one.unsqueeze(1) * other.unsqueeze(0)
 
 
-def _free_energy(scores: PairScores, q: Tensor, product: Tensor, fields: Field | None) -> Tensor:
+def _free_energy(scores: TensorScores, q: Tensor, product: Tensor, fields: Field | None) -> Tensor:
     """E[theta] + H(q) of every graph, (B,)."""
     node = torch.where(q > 0, scores.variables, 0.0)
     value = (q * node - torch.special.xlogy(q, q)).sum((0, 2))

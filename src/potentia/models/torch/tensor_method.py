@@ -17,7 +17,7 @@ from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs
 from .indices import Indices
-from .tensor import PairPlan, PairScores, mean_field, message_passing
+from .tensor import PairPlan, TensorScores, mean_field, message_passing
 from .tensor_regions import ProductPlan, RegionPlan, region_mean_field, region_messages, region_starts
 
 
@@ -129,14 +129,14 @@ class TensorMethod(torch.nn.Module):
         """Scores of variables, (most states, n), -inf in padding."""
         return torch.cat([flat, flat.new_full((1,), -torch.inf)])[self.index.single]
 
-    def _pair_scores(self, flat: Tensor) -> PairScores:
+    def _pair_scores(self, flat: Tensor) -> TensorScores:
         variables = self.singles(flat).unsqueeze(1)
         states = len(variables)
         if self.even:
             part = flat[self.first : self.first + self.n_pairs * states * states]
-            return PairScores(variables, part.reshape(-1, states, states).permute(1, 2, 0).unsqueeze(2))
+            return TensorScores(variables, part.reshape(-1, states, states).permute(1, 2, 0).unsqueeze(2))
         ended = torch.cat([flat, flat.new_full((1,), -torch.inf)])
-        return PairScores(variables, ended[self.index.pair].unsqueeze(2))
+        return TensorScores(variables, ended[self.index.pair].unsqueeze(2))
 
     def forward(self, flat: Tensor, cliques: bool = True, value: bool = False) -> TensorMarginals:
         """Marginals of scores (N,) as `flat` gives them; those of larger regions only with `cliques`."""
