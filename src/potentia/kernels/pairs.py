@@ -350,19 +350,21 @@ def _smooth_maxima(b, c, peak, total):
 
 @njit(inner=True, **KERNEL)
 def smooth_max(values, c):
-    """c log sum exp(values / c) over finite values; their max at c = 0; -inf when there are none."""
+    """c log sum exp(values / c) over finite values; their max at c = 0; -inf when there are none. Spends `values`."""
     sign = -1.0 if c < 0.0 else 1.0
     peak = -np.inf
     for k in range(values.size):
-        if values[k] > -np.inf:
-            peak = max(peak, sign * values[k])
+        values[k] = sign * values[k] if values[k] > -np.inf else -np.inf
+        peak = values[k] if values[k] > peak else peak
     if c == 0.0 or peak == -np.inf:
         return peak
+    scale = abs(c)
+    for k in range(values.size):  # apart from the sum, whose order is fixed, so that it is vectorised
+        values[k] = exp((values[k] - peak) / scale)
     total = 0.0
     for k in range(values.size):
-        if values[k] > -np.inf:
-            total += exp((sign * values[k] - peak) / abs(c))
-    return sign * (peak + abs(c) * np.log(total))
+        total += values[k]
+    return sign * (peak + scale * np.log(total))
 
 
 @njit(**KERNEL)

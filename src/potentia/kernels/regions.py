@@ -221,7 +221,6 @@ def read_regions(g, start, stop, out):
     for r in range(start, stop):
         b = work[: g.size[r]]
         _full_belief(g, r, -1, b)
-        out[r] = smooth_max(b, 0.0 if g.maximum else g.counting[r])
         belief = g.belief[g.belief_at[r] : g.belief_at[r] + g.size[r]]
         if g.up_ptr[r] == g.up_ptr[r + 1]:
             peak = np.max(b)
@@ -233,6 +232,7 @@ def read_regions(g, start, stop, out):
             best = np.argmax(belief)
             belief[:] = 0.0
             belief[best] = 1.0
+        out[r] = smooth_max(b, 0.0 if g.maximum else g.counting[r])
 
 
 @njit(**KERNEL)
