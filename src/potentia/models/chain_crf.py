@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from ..base.backend import releasing
+from ..base.params import Params
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count
 from ..base.saving import Registered, build, digest_of, read_file, reading, write_file
@@ -39,7 +40,7 @@ from ..features.attributes import (
     pack_names,
     unpack_names,
 )
-from ..features.example import Parts, Sequences, Source
+from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import SCHEMES
 from ..features.template import DIALECTS, Template
 from ..kernels.attributes import TokenAttributes
@@ -68,7 +69,6 @@ from ..learn.chain_data import (
     transferred,
 )
 from ..learn.checkpoint import Checkpoint
-from ..potentials.base import Params
 from .chain_files import (
     SparseWeights,
     StoredChain,
