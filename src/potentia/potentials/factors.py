@@ -151,7 +151,7 @@ class AllDifferent(WeightedFactor):
 class Cardinality(StructuredValue):
     """A score for the number of variables that are on.
 
-    scores: scores[k] if k are on, the last entry if so many or more are, (K + 1,), or for each region, (m, K + 1); -inf
+    scores: scores[k] if k are on, the last entry for K or more, (K + 1,), or for each region, (m, K + 1); -inf
     forbids. `Cardinality([0, 0, 0, -inf])` allows at most two. names and state are those of other factors.
     """
 
