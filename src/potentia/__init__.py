@@ -60,12 +60,14 @@ if TYPE_CHECKING:
         TruncatedLinear,
         TruncatedQuadratic,
         Zero,
+        factors,
     )
 
 #: Modules by their public names.
 _ROOMS = {
     "datasets": "features.datasets",
     "extend": "extend",
+    "factors": "potentials.factors",
     "features": "features",
     "formats": "graph.formats",
     "gradients": "gradients",
@@ -159,6 +161,7 @@ __all__ = [
     "cluster",
     "datasets",
     "extend",
+    "factors",
     "features",
     "formats",
     "gradients",

@@ -58,6 +58,9 @@ def _hashes(names: Mapping[str, int] | Sequence[str]) -> Any:
 
 #: Names from which on a table finds them faster than a dictionary; as many are looked up at a time.
 _MANY_NAMES = 20_000
+#: Most names that are found again by key and value, without putting them together.
+_MAX_KNOWN = 1 << 16
+_NONE: Mapping[str, int] = {}
 #: Arrays with larger numbers are kept in double precision, so that numbers far from zero can be centred.
 _MAX_SINGLE = 2.0**16
 
@@ -100,10 +103,11 @@ class AttributeIndex:
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
         self.template = template
         self._table: NameTable | None = None
+        self._known: dict[str, dict[str, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the table, which is of use in this process only."""
-        return self.__dict__ | {"_table": None}
+        """Without the tables, which are of use in this process only."""
+        return self.__dict__ | {"_table": None, "_known": {}}
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
@@ -137,7 +141,8 @@ class AttributeIndex:
         if self.template is not None:
             names, codes, lengths = self.template.items(X, first=first)
             return _in_rows(self.find(names)[codes], lengths)
-        tokens, dense = _Encoder(self.numbers.get, self.find, self.columns, False).encode(X, first)
+        encoder = _Encoder(self.numbers.get, self.find, self.columns, False, self._known)
+        tokens, dense = encoder.encode(X, first)
         if not self.is_centred:
             return tokens, dense
         offsets = self.centring()
@@ -172,10 +177,20 @@ class _Encoder:
     """Turns tokens into items, one sequence after another.
 
     number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
+    known: numbers of names "key:value" by key and value, to which found ones are added; None where they are not kept.
     """
 
-    def __init__(self, number: Any, find: Any, columns: dict[str, tuple[int, int]], grows: bool) -> None:
+    def __init__(
+        self,
+        number: Any,
+        find: Any,
+        columns: dict[str, tuple[int, int]],
+        grows: bool,
+        known: dict[str, dict[str, int]] | None = None,
+    ) -> None:
         self.number, self.find, self.columns, self.grows, self.first = number, find, columns, grows, 0
+        self.known: dict[str, dict[str, int]] = {} if known is None else known
+        self.room = 0 if known is None else _MAX_KNOWN - sum(map(len, known.values()))
         #: Names whose numbers are to be found.
         self.pending: list[str] = []
         #: Attributes of finished sequences, and of the current one.
@@ -261,11 +276,16 @@ class _Encoder:
 
     def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
         """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""
-        items, number = self.items, self.number
+        items, number, known = self.items, self.number, self.known.get
         for key, value in token.items():
             kind = type(value)
             if kind is str:
-                k = number(f"{key}:{value}")
+                k = known(key, _NONE).get(value)
+                if k is None:
+                    k = number(f"{key}:{value}")
+                    if k is not None and self.room > 0 and type(key) is str:
+                        self.known.setdefault(key, {})[value] = k
+                        self.room -= 1
             elif kind is bool or kind is float or kind is int:
                 if value == 0 and not self.grows:
                     continue
@@ -323,14 +343,18 @@ class _Encoder:
         if self.odd:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
-        dense = self._joined(sequence_ptr)
-        if not np.isfinite(value).all():
-            token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
-            raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
-        if not np.isfinite(dense).all():
-            token = int(np.argmin(np.isfinite(dense).all(axis=1)))
-            raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
-        attribute = np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.int32)
+            if not np.isfinite(value).all():
+                token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
+                raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
+        dense = np.zeros((self.sequence_ptr[-1], 0), dtype=np.float32)
+        if self.columns:
+            dense = self._joined(sequence_ptr)
+            if not np.isfinite(dense).all():
+                token = int(np.argmin(np.isfinite(dense).all(axis=1)))
+                raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
+        if len(self.chunks) == 1:
+            return TokenAttributes(sequence_ptr, item_ptr, self.chunks[0], value), dense
+        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
         return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:
