@@ -177,7 +177,7 @@ class _Encoder:
     """Turns tokens into items, one sequence after another.
 
     number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
-    known: numbers of names "key:value" by key and value, to which found ones are added; None where they are not kept.
+    known: numbers of names "key:value" by key and value, to which found ones are added; None to keep none.
     """
 
     def __init__(
@@ -205,16 +205,13 @@ class _Encoder:
         check_sequences(X)
         self.first = first
         for row, given in enumerate(X, first):
-            if isinstance(given, str | Mapping) or not np.iterable(given):
-                raise PotentiaError(
-                    f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
-                )
-            tokens = given if isinstance(given, list) else list(given)
-            if set(map(type, tokens)) == {list}:
+            tokens = given if type(given) is list else _listed(row, given)
+            kinds = set(map(type, tokens))
+            if kinds == {list}:
                 self._lists(tokens)
             else:
                 try:
-                    self._sequence(row, tokens)
+                    self._sequence(row, tokens, kinds == {dict})
                 except OverflowError:
                     raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
@@ -250,14 +247,18 @@ class _Encoder:
         where = self._where(token)
         return PotentiaError(f"{where} holds {_shown(given)}, where the name of a feature is expected.")
 
-    def _sequence(self, row: int, tokens: list[Any]) -> None:
+    def _sequence(self, row: int, tokens: list[Any], dictionaries: bool) -> None:
+        """A sequence of tokens in any form, or of dictionaries only."""
         self._flush()
         blocks: list[tuple[int, int, Any]] = []
         self.items = []
-        for place, token in enumerate(tokens):
+        if dictionaries:
+            self._features(row, 0, tokens, blocks)
+        for place, token in enumerate(() if dictionaries else tokens):
             if isinstance(token, dict):
-                self._features(row, place, token, blocks)
-            elif isinstance(token, list | tuple | set):
+                self._features(row, place, [token], blocks)
+                continue
+            if isinstance(token, list | tuple | set):
                 try:
                     self.items += [k for k in map(self.number, token) if k is not None]
                 except TypeError:
@@ -274,29 +275,31 @@ class _Encoder:
         if self.columns:
             self._dense_rows(len(tokens), blocks)
 
-    def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
-        """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""
-        items, number, known = self.items, self.number, self.known.get
-        for key, value in token.items():
-            kind = type(value)
-            if kind is str:
-                k = known(key, _NONE).get(value)
-                if k is None:
-                    k = number(f"{key}:{value}")
-                    if k is not None and self.room > 0 and type(key) is str:
-                        self.known.setdefault(key, {})[value] = k
-                        self.room -= 1
-            elif kind is bool or kind is float or kind is int:
-                if value == 0 and not self.grows:
+    def _features(self, row: int, first: int, tokens: list[dict[Any, Any]], blocks: list[Any]) -> None:
+        """Tokens as dictionaries; the loop over texts and numbers is what encoding takes its time for."""
+        items, add, number, known = self.items, self.items.append, self.number, self.known.get
+        for place, token in enumerate(tokens, first):
+            for key, value in token.items():
+                kind = type(value)
+                if kind is str:
+                    k = known(key, _NONE).get(value)
+                    if k is None:
+                        k = number(f"{key}:{value}")
+                        if k is not None and self.room > 0 and type(key) is str:
+                            self.known.setdefault(key, {})[value] = k
+                            self.room -= 1
+                elif kind is bool or kind is float or kind is int:
+                    if value == 0 and not self.grows:
+                        continue
+                    k = number(key)
+                    if value != 1 and k is not None:
+                        self._note_value(value)
+                else:
+                    self._other(row, place, key, value, blocks)
                     continue
-                k = number(key)
-                if value != 1 and k is not None:
-                    self._note_value(value)
-            else:
-                self._other(row, place, key, value, blocks)
-                continue
-            if k is not None:
-                items.append(k)
+                if k is not None:
+                    add(k)
+            self.item_ptr.append(self.n_items + len(items))
 
     def _note_value(self, value: float) -> None:
         """The next item has this value."""
@@ -379,9 +382,18 @@ def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
     return [blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr)]
 
 
+def _listed(row: int, given: Any) -> list[Any]:
+    """The tokens of a sequence that is no list."""
+    if isinstance(given, str | Mapping) or not np.iterable(given):
+        raise PotentiaError(
+            f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
+        )
+    return list(given)
+
+
 def check_sequences(X: Any) -> None:
     """Refuse what cannot be a list of sequences."""
-    if isinstance(X, str | Mapping) or not np.iterable(X):
+    if type(X) is not list and (isinstance(X, str | Mapping) or not np.iterable(X)):
         raise PotentiaError(f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}.")
 
 
