@@ -25,7 +25,7 @@ from ..base.types import (
     warn_caller,
 )
 from ..features.attributes import AttributeIndex, Label
-from ..features.example import Parts
+from ..features.parts import Parts
 from ..features.schemes import SCHEMES
 from ..features.template import Template
 from ..learn.base import Callback, run, steps_made

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..base.params import Params
 from ..base.saving import Registered, build, read_file, reading, write_file
 from ..base.schema import TEXT, Array, Choice, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.attributes import MAX_LABELS, AttributeIndex, Label, pack_names, unpack_names
-from ..features.example import Sequences
+from ..features.parts import Sequences
 from ..features.template import DIALECTS, Template
 from ..kernels.attributes import TokenAttributes
 from ..learn.base import steps_made
 from ..learn.chain import AttributeLabels, ChainLayout, ChainTables, ChainWeights, scheme_constraints
-from ..potentials.base import Params
 from .chain_files import (
     SparseWeights,
     StoredChain,

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from ..base.resources import thread_count
 from ..base.types import PotentiaError, check_choice, check_count
 from ..features.attributes import Label, check_label_type, check_lengths, check_sequences
-from ..features.example import Parts, Sequences, Source
+from ..features.parts import Parts, Sequences, Source
 from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
 from ..learn.chain import best_labels, k_best_labels, likeliest_labels, marginals
