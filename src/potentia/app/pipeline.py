@@ -36,7 +36,7 @@ _PIPELINES = {
     "sequences": (".sequences", "SequencePipeline"),
 }
 #: The modules of models that are no multi-label estimators.
-_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf"}
+_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf", "SegmentCRF": "..models.segment_crf"}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
