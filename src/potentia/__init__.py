@@ -58,6 +58,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from . import features
     from .app import plot
+    from .app.segment import segment
     from .features import datasets
     from .models import multilabel
     from .models.chain_crf import ChainCRF
@@ -71,12 +72,13 @@ _ROOMS = {
     "plot": "app.plot",
     "torch": "models.torch",
 }
-#: Names imported at first use, because they bring scikit-learn along, and their modules.
+#: Names imported at first use, because they bring scikit-learn or image files along, and their modules.
 _LATER = {
     "ChainCRF": "models.chain_crf",
     "LMBM": "models.multilabel",
     "LMSBN": "models.multilabel",
     "LabelNetwork": "models.multilabel",
+    "segment": "app.segment",
 }
 
 
@@ -144,6 +146,7 @@ __all__ = [
     "multilabel",
     "parts",
     "plot",
+    "segment",
     "uai",
     "write_parts",
 ]
