@@ -27,10 +27,12 @@ def strokes(size: tuple[int, int] = (40, 48)) -> np.ndarray:
 def test_a_disc_is_found_with_the_values_of_the_strokes():
     image, truth = disc()
     found = pt.segment(image, strokes())
-    assert found.classes.tolist() == [2, 5] and found.labels.shape == truth.shape
+    assert found.classes.tolist() == [2, 5]
+    assert found.labels.shape == truth.shape
     assert np.mean((found.labels == 5) == truth) > 0.95
     np.testing.assert_allclose(found.probabilities.sum(axis=-1), 1.0)
-    assert found.entropy().shape == truth.shape and found.entropy().min() >= 0
+    assert found.entropy().shape == truth.shape
+    assert found.entropy().min() >= 0
     assert np.array_equal(found.labels[strokes() >= 0], strokes()[strokes() >= 0])
 
 
@@ -52,7 +54,7 @@ def test_strokes_of_one_image_label_the_next():
 
 
 def test_the_model_predicts_and_is_saved(tmp_path):
-    image, truth = disc()
+    image, _truth = disc()
     found = pt.segment(image, strokes())
     free = strokes() < 0
     agreed = (found.classes[found.model.predict(image)] == found.labels)[free]
@@ -66,7 +68,8 @@ def test_large_images_are_reduced(monkeypatch):
     monkeypatch.setattr("potentia.app.segment._MAX_PIXELS", 1000)
     image, truth = disc()
     found = pt.segment(image, strokes())
-    assert found.labels.shape == truth.shape and np.mean((found.labels == 5) == truth) > 0.9
+    assert found.labels.shape == truth.shape
+    assert np.mean((found.labels == 5) == truth) > 0.9
 
 
 @pytest.mark.parametrize("channels", [0, 1, 4, 6])
