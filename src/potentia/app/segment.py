@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.saving import digest_of
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, plain_array, whole_numbers
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, entropies, plain_array, whole_numbers
 from ..features.colour import resize, upsample_marginals
 from ..features.image import reduced_size
 from ..features.pixels import edge_features
@@ -53,8 +53,7 @@ class Segmentation:
 
     def entropy(self) -> Floats:
         """How uncertain each pixel is (h, w), in nats: strokes help most where it is large."""
-        p = self.probabilities
-        return -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1)
+        return entropies(self.probabilities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,15 +194,15 @@ def _fit_pixels(x: np.ndarray, labels: Ints, n_classes: int) -> Linear:
 def _fixed_crf(n_classes: int) -> CRF:
     """A CRF of log-probabilities whose pairs have the weights of `Memory.pairs`, in a form that can be saved."""
     node = Temperature().start(np.eye(n_classes), n_classes)
-    node.parameters = np.full(1, _NODE)
+    node.parameters = np.array([_NODE])
     edge = Potts(ridge=0.0).start(np.eye(_PAIR_FEATURES + 1, _PAIR_FEATURES), n_classes**2)
     table = np.zeros((_PAIR_FEATURES + 1, 1))
     table[_SIMILARITY], table[-1] = _PAIR, _LEAST_PAIR
-    edge.parameters = np.linalg.solve(edge.basis_, table).ravel()
-    learner = MarginalRisk(inference=TRW(iterations=20, tol=0.0))
-    crf = CRF({"node": Temperature(), "edge": Potts()}, learner)
+    edge.parameters = np.asarray(np.linalg.solve(edge.basis_, table)[:, 0], dtype=np.float64)
+    inference = TRW(iterations=20, tol=0.0)
+    crf = CRF({"node": Temperature(), "edge": Potts()}, MarginalRisk(inference=inference))
     crf.potentials_ = {"node": node, "edge": edge}
-    crf.scales_, crf.trained_inference_ = {"node": 1.0, "edge": 1.0}, learner.inference
+    crf.scales_, crf.trained_inference_ = {"node": 1.0, "edge": 1.0}, inference
     crf.shapes_ = {"node": (n_classes,), "edge": (n_classes, n_classes)}
     crf.history_, crf.converged_ = [], True
     return crf

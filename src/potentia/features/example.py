@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,6 +87,12 @@ class Example:
     def name(self) -> str | None:
         """The example's name."""
         return self._name
+
+    def with_labels(self, labels: ArrayLike | None) -> Example:
+        """The same example with other labels; nothing else is copied or checked again."""
+        other = copy.copy(self)
+        other._labels = None if labels is None else _frozen(check_labels(self._graph, labels))
+        return other
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_inputs": {}} | state)
