@@ -1,4 +1,4 @@
-"""`segment`: label one image from a few strokes, and go on from there with more strokes or the next image."""
+"""`segment`: label one image from a few strokes; resume with more strokes, or with the next image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .pixels import PixelRows, PixelStage, log_probabilities, whole
 
 #: Images of more pixels than this are reduced for the CRF; labels are at full size.
 _MAX_PIXELS = 1_000_000
-#: Pixels of the strokes of one image that are used: so many fix a linear function.
+#: The largest number of pixels under strokes that one image contributes.
 _MAX_ROWS = 6000
 #: The penalty of the linear function of standardised features.
 _RIDGE = 10.0
