@@ -55,9 +55,9 @@ class Segmentation(NamedTuple):
 class SegmentCRF(Registered, Params):
     r"""A semi-Markov chain CRF: it labels segments of several tokens at once, with a weight for their length.
 
-    The score of a segment is the sum of its tokens' attributes, those of its first and of its last token once more with
-    weights of their own, a weight of its label and length (where there are several), of its label and that of the
-    segment before, and of the features that `features` gives for it as a whole. Minimises
+    The score of a segment is a sum of weights: of the attributes of its tokens, with additional weights for the first
+    and the last token; of its label and length, if the label has several lengths; of its label and that of the segment
+    before; and of the features of the whole segment that `features` returns. Minimises
     :math:`-\log p(y \mid x) + c_1 |w|_1 + c_2 |w|^2`. Log Z and marginals are exact, in time
     :math:`O(n (L D + L^2))` for L labels and segments of up to D tokens.
 
@@ -158,7 +158,7 @@ class SegmentCRF(Registered, Params):
         )  # fmt: skip
 
     def _tags(self, y: Any, lengths: Sequence[int]) -> list[list[str | None]]:
-        """What is known of every token; None where nothing is."""
+        """A tag per token, None for unknown ones."""
         if isinstance(y, str) or not isinstance(y, Sequence):
             raise PotentiaError(f"y must be a list of lists of segments or tags, not a {type(y).__name__}.")
         if len(y) != len(lengths):
