@@ -12,6 +12,7 @@ import numpy as np
 from .base.types import Floats, PotentiaError
 from .potentials.base import Differentiable, Potential
 from .potentials.inputs import Inputs
+from .potentials.problem import OnDemand
 
 Factory = Callable[[], Potential]
 
@@ -137,20 +138,11 @@ def _check_never_worse(factory: Factory, rows: _Rows) -> None:
         assert abs(potential.objective_ - after) <= 1e-9 * (1 + after), "objective_ must be the loss reached."
 
 
-class _OnDemand:
-    """A bias that computes its rows on demand, as learners pass it for large tables."""
-
-    def __init__(self, table: Floats) -> None:
-        self._table, self.shape = table, table.shape
-
-    def __getitem__(self, rows: Any) -> Floats:
-        return self._table[rows].copy()
-
-
 def _check_bias(factory: Factory, rows: _Rows) -> None:
     with_bias = rows.on(factory())
     try:
-        lazily = factory().fit(rows.x, rows.y, _OnDemand(rows.bias), rows.weight).scores(rows.x)
+        on_demand = OnDemand(rows.bias.shape, lambda some: rows.bias[some].copy())
+        lazily = factory().fit(rows.x, rows.y, on_demand, rows.weight).scores(rows.x)
     except TypeError as error:
         raise AssertionError(f"A bias may only be sliced, it need not be an array ({error}).") from None
     assert np.array_equal(lazily, with_bias.scores(rows.x)), "A bias made on demand must act as the array."

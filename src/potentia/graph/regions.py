@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.resources import check_memory
-from ..base.types import Ints, PotentiaError
+from ..base.types import Ints, PotentiaError, check_choice
 
 if TYPE_CHECKING:
     from .structure import Graph
@@ -220,6 +220,7 @@ def find_links(graph: Graph, rule: str) -> RegionLinks:
     regions inside no other region to every region strictly inside them (Kikuchi). Regions of equal scope are
     not linked.
     """
+    check_choice("links", rule, RULES)
     regions = graph.regions
     if rule == "maximal":
         every = graph.links("containment")

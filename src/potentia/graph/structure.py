@@ -27,9 +27,9 @@ from ..base.types import (
     within_package,
 )
 from . import builders
-from .forests import Forests, average_forests, default_weights, has_no_loop
-from .layout import PairLayout, find_neighbours, group_variables, lay_out_pairs, walk
-from .regions import RULES, Bonds, RegionLinks, Regions, Stars, find_bonds, find_links, find_stars, number_regions
+from .forests import average_forests, default_weights, has_no_loop
+from .layout import find_neighbours, group_variables, lay_out_pairs, walk
+from .regions import find_bonds, find_links, find_stars, number_regions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -273,20 +273,12 @@ class Graph:
 
     # -- derived data, computed once -----------------------------------------------------------------------
 
-    @lazy
-    def regions(self) -> Regions:
-        """All regions in one numbering."""
-        return number_regions(self)
-
-    @lazy
-    def stars(self) -> Stars:
-        """The regions around every variable."""
-        return find_stars(self)
-
-    @lazy
-    def bonds(self) -> Bonds:
-        """Pairs of variables that some two-variable region joins."""
-        return find_bonds(self)
+    #: All regions in one numbering.
+    regions = lazy(number_regions)
+    #: The regions around every variable.
+    stars = lazy(find_stars)
+    #: Pairs of variables that some two-variable region joins.
+    bonds = lazy(find_bonds)
 
     @lazy
     def pairs(self) -> Ints:
@@ -294,10 +286,8 @@ class Graph:
         pairs = [scope for scope in self.scopes.values() if scope.shape[1] == 2]
         return np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
 
-    @lazy
-    def neighbours(self) -> tuple[Ints, Ints]:
-        """CSR of the variables that share a region with each variable (repeated where they share several)."""
-        return find_neighbours(self)
+    #: CSR of the variables that share a region with each variable (repeated where they share several).
+    neighbours = lazy(find_neighbours)
 
     @lazy
     def tree_order(self) -> tuple[Ints, Ints]:
@@ -318,37 +308,18 @@ class Graph:
         """Numbers (in `regions`) of the regions of two or more variables."""
         return np.flatnonzero(self.regions.order > 1)
 
-    @lazy
-    def is_acyclic(self) -> bool:
-        """Whether the factor graph of all cliques has no loop, so that belief propagation is exact."""
-        return has_no_loop(self)
-
-    @lazy
-    def forest_weights(self) -> Floats:
-        """A valid weight rho of every clique for tree-reweighted entropies."""
-        return default_weights(self)
-
-    @lazy
-    def spanning_forests(self) -> Forests:
-        """Forests whose average is `forest_weights`."""
-        return average_forests(self)
-
-    @per_graph
-    def links(self, rule: str) -> RegionLinks:
-        """Links between regions by a rule: "containment", "star" or "maximal"."""
-        if rule not in RULES:
-            raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
-        return find_links(self, rule)
-
-    @per_graph
-    def variable_groups(self, order: str) -> tuple[Ints, Ints]:
-        """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
-        return group_variables(self, order)
-
-    @per_graph
-    def pair_layout(self, order: str, oriented: bool = False) -> PairLayout:
-        """Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`."""
-        return lay_out_pairs(self, order, oriented)
+    #: Whether the factor graph of all cliques has no loop, so that belief propagation is exact.
+    is_acyclic = lazy(has_no_loop)
+    #: A valid weight rho of every clique for tree-reweighted entropies.
+    forest_weights = lazy(default_weights)
+    #: Forests whose average is `forest_weights`.
+    spanning_forests = lazy(average_forests)
+    #: Links between regions by a rule: "containment", "star" or "maximal".
+    links = per_graph(find_links)
+    #: Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence".
+    variable_groups = per_graph(group_variables)
+    #: Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`.
+    pair_layout = per_graph(lay_out_pairs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

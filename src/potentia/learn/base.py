@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -24,7 +24,7 @@ from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_choice
 from ..features.example import Examples, Held, Parts, Source
 from ..inference.base import Inference
 from ..inference.messages import TRW
-from ..potentials.base import Differentiable, Potential
+from ..potentials.base import Differentiable, Params, Potential
 from .backends.connection import map_anywhere
 from .checkpoint import Checkpoint
 from .data import Dataset
@@ -87,7 +87,7 @@ class Stop(NamedTuple):
     warning: str | None = None
 
 
-class Learner(Registered, ABC):
+class Learner(Params, Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
     A custom class defines `init` and `step`, and may override when it is done, what `finish` returns and what
@@ -183,12 +183,6 @@ class Learner(Registered, ABC):
             method = getattr(self, name)
             if method is not None and not isinstance(method, Inference):
                 raise PotentiaError(f"{name} must be an inference method, not a {type(method).__name__}.")
-
-    def __repr__(self) -> str:
-        """The constructor call, with the arguments that differ from their defaults."""
-        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}  # type: ignore[arg-type]
-        options = [f"{name}={v!r}" for name, (v, default) in values.items() if repr(v) != repr(default)]
-        return f"{type(self).__name__}({', '.join(options)})"
 
 
 # -- parameters of several potentials as one vector ------------------------------------------------------------

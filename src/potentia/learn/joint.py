@@ -30,7 +30,7 @@ from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from ..potentials.base import Potential
 from ..potentials.inputs import example_ptr, map_chunks
-from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows
+from ..potentials.problem import NO_LABELS, NO_ROWS, OnDemand, Problem, Rows
 from ..potentials.tables import Zero
 from .data import Dataset
 from .part import Part, Shard, delta_tables
@@ -65,22 +65,6 @@ class JointSettings:
 
 
 # -- messages --------------------------------------------------------------------------------------------------
-
-
-class PairBias:
-    """Biases of pairs made on demand from their two messages: (N, K) is too large to hold."""
-
-    def __init__(self, lam: Floats, shape: tuple[int, ...], scale: float | Floats, extra: Any, epsilon: float) -> None:
-        self._lam, self._states, self._scale = lam, shape, scale
-        self._extra, self._epsilon = extra, epsilon
-        self.shape = (len(lam), shape[0] * shape[1])
-
-    def __getitem__(self, rows: Any) -> Floats:
-        lam = self._lam[rows]
-        table = np.empty((len(lam), self.shape[1]))
-        scale = self._scale[rows] if isinstance(self._scale, np.ndarray) else np.full(len(lam), self._scale)
-        pair_bias(lam, scale, *self._states, table)
-        return table if self._extra is None else table + self._extra[rows] / self._epsilon
 
 
 class Messages:
@@ -195,11 +179,20 @@ class Messages:
         return 1.0 / epsilon if weights is None else 1.0 / (epsilon * weights)
 
     def bias(self, kind: str) -> Any:
-        """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""
+        """Biases of all regions of a kind, (N, K): an array, or made on demand from the messages of pairs."""
         if f"free/bias_{kind}" in self.arrays:
             return self.arrays[f"free/bias_{kind}"]
         lam, epsilon = self.arrays[f"free/lam_{kind}"], self.settings.epsilons[kind]
-        return PairBias(lam, self.part.shapes[kind], self._scale(kind), self.delta[kind], epsilon)
+        n_outputs, scale, delta = self.part.n_outputs[kind], self._scale(kind), self.delta[kind]
+
+        def make(rows: Any) -> Floats:
+            """Biases of some pairs from their two messages."""
+            table = np.empty((len(lam[rows]), n_outputs))
+            scales = scale[rows] if isinstance(scale, np.ndarray) else np.full(len(table), scale)
+            pair_bias(lam[rows], scales, *self.part.shapes[kind], table)
+            return table if delta is None else table + delta[rows] / epsilon
+
+        return OnDemand((len(lam), n_outputs), make)
 
 
 def _delta(part: Part, settings: JointSettings) -> dict[str, Any]:

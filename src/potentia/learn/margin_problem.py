@@ -28,7 +28,7 @@ from ..kernels.frank_wolfe import (
 )
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .part import Hamming, Part, delta_tables
+from .part import Part, delta_tables
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     found = delta_tables(part, delta)
     if delta != "hamming":
         return found
-    held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
+    held = sum(len(table) for table in found.values() if table is not None)
     n_variables = sum(shard.graph.n_variables for shard in part.shards)
     if held < n_variables:
         raise PotentiaError(

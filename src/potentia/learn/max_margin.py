@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.backend import CLUSTER, Backend, Local
 from ..base.schema import Array, Rule, Schema, check_state, like
-from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, real_number, shown
+from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, check_positive, shown
 from ..features.example import Example, Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
@@ -180,8 +180,7 @@ class MaxMargin(Learner):
         for kind, potential in potentials.items():
             as_affine(kind, potential)
         self.check_choices({"solver": SOLVERS})
-        if not 0 < real_number(self.ridge, "ridge") < np.inf:
-            raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}.")
+        check_positive("ridge", self.ridge)
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_number("tol", self.tol)

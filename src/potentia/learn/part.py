@@ -18,7 +18,7 @@ from ..graph.structure import Graph, per_graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, OnDemand, Rows
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
@@ -437,29 +437,23 @@ def _completed(graph: Graph) -> Graph:
 # -- Delta -----------------------------------------------------------------------------------------------------
 
 
-class Hamming:
-    """1 for every wrong state of a labelled variable, (N, K), made on demand."""
+def hamming(targets: Ints, n_states: int) -> OnDemand:
+    """1 for every wrong state of a labelled variable, (N, K)."""
 
-    def __init__(self, targets: Ints, n_states: int) -> None:
-        self._targets, self.shape = targets, (len(targets), n_states)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> Floats:
-        targets = self._targets[rows]
-        wrong = np.ones((len(targets), self.shape[1]))
-        known = np.flatnonzero(targets >= 0)
-        wrong[known, targets[known]] = 0.0
-        wrong[targets < 0] = 0.0
+    def make(rows: Any) -> Floats:
+        wrong = np.repeat(targets[rows, None] >= 0, n_states, axis=1).astype(np.float64)
+        known = np.flatnonzero(targets[rows] >= 0)
+        wrong[known, targets[rows][known]] = 0.0
         return wrong
+
+    return OnDemand((len(targets), n_states), make)
 
 
 def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
     """Delta per kind (N, K), None if it is zero: Hamming on single-variable kinds, or a user's of all examples."""
     if delta == "hamming":
         return {
-            kind: Hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
+            kind: hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
             for kind, shape in part.shapes.items()
         }
     if delta is None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
-from ..base.types import PotentiaError, check_count, check_number, real_number, shown
+from ..base.types import PotentiaError, check_count, check_number, check_positive
 from ..features.example import Examples
 from ..gradients.base import Gradient, Loss
 from ..gradients.entry import gradient_of
@@ -264,8 +264,7 @@ class MarginalRisk(Learner):
         for name in ("incremental", "batch"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
-        if not 0 < real_number(self.rate, "rate") < np.inf:
-            raise PotentiaError(f"rate must be positive and finite, not {shown(self.rate)}.")
+        check_positive("rate", self.rate)
 
 
 def _rows_of(state: State, number: int) -> list[Row]:

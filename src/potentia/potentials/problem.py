@@ -94,13 +94,25 @@ class Batch:
         return Rows(self.x, self.labels, self.soft, bias, self.weight, self.scores)
 
 
+class OnDemand:
+    """A table (N, K) that is too large to hold: `make` gives the rows of a slice or of row numbers."""
+
+    def __init__(self, shape: tuple[int, int], make: Callable[[Any], Floats]) -> None:
+        self.shape, self._make = shape, make
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Floats:
+        return self._make(rows)
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows in one place.
 
     x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K) or None, weight (N,), f(x) if known. The bias
-    is an array, or anything with a shape that makes rows when asked for a slice or an array of row numbers, by several
-    threads at once: for tables too large to hold.
+    is an array, or `OnDemand`, which several threads may ask at once.
     """
 
     x: Any

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -12,7 +11,6 @@ from sklearn.base import clone
 from ...base.saving import find_class, saved_name
 from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section
 from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, prefixed
-from ...learn.checkpoint import Checkpoint
 from ...metrics import MEASURES
 from .base import FitTask, MultiLabelClassifier
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width
@@ -50,17 +48,7 @@ class IndependentClassifiers(MultiLabelClassifier):
         ),
     }
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
         check_margin_options(self)

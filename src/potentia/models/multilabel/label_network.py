@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from ...base.types import (
     prefixed,
     shown,
 )
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import HingeSolver
 from .inputs import ClassWeight, check_class_weight, check_seed
@@ -119,17 +117,7 @@ class LabelNetwork(MultiLabelClassifier):
         ),
     }
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
         check_class_weight(self.class_weight)

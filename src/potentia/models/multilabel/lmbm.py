@@ -95,7 +95,7 @@ class LMBM(MultiLabelClassifier):
         self, X: Any, y: Any, *, progress: bool = False, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     ) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
-        return self._learn(X, y, None, progress, checkpoint)
+        return self.fit_weighted(X, y, progress=progress, checkpoint=checkpoint)
 
     def _check_options(self) -> None:
         check_margin_options(self)

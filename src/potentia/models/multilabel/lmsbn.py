@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from math import ceil, comb
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from ...base.types import (
     real_numbers,
 )
 from ...kernels.search import NetworkTerms
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width, lone_score
 from .inputs import ClassWeight, check_class_weight, check_margin_options
@@ -146,24 +144,7 @@ class LMSBN(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows' losses.
-
-        Args:
-            sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
-            progress: show a progress bar.
-            checkpoint: a file that stores what is solved every few seconds and at Ctrl-C; if it exists, the fit resumes
-                from there. One of other data or options, an integer `random_state` among them, is refused.
-        """
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
         check_margin_options(self, ("alpha", "gamma"))
