@@ -78,6 +78,7 @@ class Run:
                 checkpoint.load()
 
     def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
+        """The run's checkpoint with a mark of data and options; None if it has none."""
         mark = digest_of([*marks, f"{self.validation} {self.seed}"])
         return None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
 

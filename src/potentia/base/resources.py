@@ -51,6 +51,7 @@ def available_memory() -> float:
 
 
 def _given_bytes(given: str) -> float:
+    """POTENTIA_MEMORY as a number of bytes."""
     try:
         number = float(given)
     except ValueError:
@@ -142,6 +143,7 @@ def borrow_zeros(shape: Sequence[int]) -> Floats:
 
 
 def _take(n: int) -> Floats:
+    """A store of at least n numbers: an idle one of up to twice the size, or a new one."""
     with _lock:
         while _returned:
             _idle.append(_returned.popleft())
@@ -188,11 +190,13 @@ _local = threading.local()
 
 
 def _mark_thread() -> None:
+    """Note in a new thread that it belongs to a pool."""
     _local.pooled = True
 
 
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool of this many threads, which lives as long as the process."""
     return ThreadPoolExecutor(threads, thread_name_prefix="potentia", initializer=_mark_thread)
 
 
@@ -202,6 +206,7 @@ _team = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _team_pool() -> ThreadPoolExecutor:
+    """The pool of teams, which has a thread for every item, so that no item waits for another's thread."""
     return ThreadPoolExecutor(2**16, thread_name_prefix="potentia-team", initializer=_mark_thread)
 
 
@@ -219,6 +224,7 @@ if hasattr(os, "register_at_fork"):
 
 @lru_cache(maxsize=1)
 def _libraries(_with_scipy: bool) -> Any:
+    """Controller of the BLAS libraries that are loaded by now."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -317,6 +323,7 @@ def run_team(function: Callable[[S], T], items: Sequence[S], release: Callable[[
     took, worked = [0.0] * len(items), [0.0] * len(items)
 
     def guarded(k: int) -> T:
+        """function(items[k]); notes its times, and releases the other threads if it fails."""
         begun, used = time.perf_counter(), time.thread_time()
         try:
             return function(items[k])

@@ -113,11 +113,13 @@ def scheme_breaks(sequences: Sequence[Sequence[str | None]]) -> dict[str, int]:
 
 
 def _is_tag(tag: str, scheme: str) -> bool:
+    """Whether a text is "O", or a mark of the scheme with a type."""
     mark, _, kind = tag.partition("-")
     return tag == "O" or (len(mark) == 1 and mark in _MARKS[scheme] and kind != "")
 
 
 def _parse(tag: str, scheme: str) -> _Tag:
+    """Mark and type of a tag; refuses others than the scheme's."""
     if not _is_tag(tag, scheme):
         raise PotentiaError(
             f"tag {tag!r} is not a tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
@@ -199,6 +201,7 @@ def count_tags(truth: Labels, predicted: Labels, scheme: str | None = None) -> T
 
 
 def _scores(right: int, true: int, predicted: int) -> dict[str, float]:
+    """Precision, recall and F1 from counts of spans."""
     f1 = 2 * right / (true + predicted) if true + predicted else 1.0
     return {"precision": right / max(predicted, 1), "recall": right / max(true, 1), "f1": f1}
 

@@ -78,6 +78,7 @@ def find_stars(graph: Graph) -> Stars:
     order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
 
     def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
+        """CSR over the variables of the chosen memberships: offsets, regions, and places in them."""
         counts = np.bincount(centre[chosen], minlength=graph.n_variables)
         return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
 

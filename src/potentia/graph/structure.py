@@ -43,6 +43,7 @@ def per_graph(function: Callable[Concatenate[Graph, P], T]) -> Callable[Concaten
 
     @functools.wraps(function)
     def cached(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The stored value, computed at the first call with these arguments."""
         key = (function, args, *kwargs.items())
         if key not in graph._cache:
             graph._cache[key] = function(graph, *args, **kwargs)
@@ -186,6 +187,7 @@ class Graph:
 
     @classmethod
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
+        """A graph with the kinds "node", of every variable, and "edge", of these pairs."""
         if n < 1:
             raise PotentiaError(f"a graph needs at least one variable; n, parents or features has {n}.")
         states = whole_numbers(n_states, "n_states")
@@ -261,6 +263,7 @@ class Graph:
 
     @lazy
     def _shared_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """The one table shape of each kind; None if its regions differ or there are none."""
         shapes = {kind: self.table_shapes(kind) for kind in self.kinds}
         return {kind: tuple(s[0].tolist()) if len(s) and np.all(s == s[0]) else None for kind, s in shapes.items()}
 
@@ -343,6 +346,7 @@ class Graph:
         return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
 
     def _repr_html_(self) -> str:
+        """The graph's numbers of variables and regions as a table, for notebooks."""
         states, count = np.unique(self.n_states, return_counts=True)
         shown = ", ".join(f"{n} with {k} states" for k, n in zip(states[:8], count[:8], strict=True))
         facts = {"variables": f"{shown}, ..." if len(states) > 8 else shown}
@@ -360,6 +364,7 @@ def _length(n: Any) -> int:
 
 
 def _check_states(n_states: ArrayLike) -> Ints:
+    """Numbers of states as integers, each at least 1."""
     states = whole_numbers(n_states, "n_states")
     if states.ndim != 1:
         raise PotentiaError(f"n_states must be one-dimensional, one entry per variable, not of shape {states.shape}.")
@@ -372,6 +377,7 @@ def _check_states(n_states: ArrayLike) -> Ints:
 
 
 def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
+    """Scopes of a kind, (n_regions, order), checked to name distinct variables and bounded tables."""
     if not isinstance(kind, str) or not kind:
         raise PotentiaError(f"a kind of regions is named by a non-empty string, not {shown(kind)}.")
     try:
@@ -430,6 +436,7 @@ def _covered(graph: Graph, n_forests: int) -> bool:
 
 
 def _check_singles(graph: Graph) -> None:
+    """Refuse a variable with two single-variable regions."""
     singles = [(kind, s[:, 0]) for kind, s in graph.scopes.items() if s.shape[1] == 1]
     if not singles:
         return
@@ -442,6 +449,7 @@ def _check_singles(graph: Graph) -> None:
 
 
 def _frozen(values: Ints) -> Ints:
+    """The array in C order, read-only."""
     values = np.ascontiguousarray(values)
     values.setflags(write=False)
     return values

@@ -213,11 +213,13 @@ class _Task:
         self.exact_marginals, self.marginals_by = True, "propagation"
 
     def _take_exact(self, result: Result) -> None:
+        """Take value and marginals of an exact result."""
         self._set_exact(result.value, "belief propagation on a forest")
         self.singles, self.cliques = result.variable_marginals, result.marginals
         self.exact_marginals, self.marginals_by = True, self.found_by
 
     def _set_exact(self, value: float, part: str) -> None:
+        """Take the exact value, which is both bounds, and the part that found it."""
         self.value, self.lower, self.upper, self.exact, self.found_by = value, value, value, True, part
 
     def _search_orders(self, joined: Interactions, order: Order) -> Order:
@@ -226,6 +228,7 @@ class _Task:
         most = min(_ORDERS * clock.left, 60.0)
 
         def going(best: Order) -> bool:
+            """Whether looking for better orders still costs less time than eliminating by the best one."""
             return clock.now - begun < min(most, best.total * (_UP + _DOWN)) and clock.left > 0
 
         return search_orders(joined, order, going, self.method.seed)
@@ -309,6 +312,7 @@ class _Task:
         return True
 
     def _take_marginals(self, flat: Floats, start: Ints) -> None:
+        """Take exact marginals of all regions, flat; those of region r begin at start[r]."""
         self.singles = all_singles(self.scores, flat, start)
         self.cliques = marginals_by_kind(self.scores, flat)
         self.exact_marginals, self.marginals_by = True, self.found_by
@@ -359,6 +363,7 @@ class _Task:
                 self._raise_lower(field.value)
 
     def _raise_lower(self, value: float) -> None:
+        """Take a lower bound if it is better."""
         self.lower = max(self.lower, value)
 
     def _sample(self, buckets: MiniBuckets, upper: float) -> None:
@@ -477,9 +482,11 @@ def _trivial_bound(scores: Scores, states: Ints) -> float:
 
 
 def _log(value: float) -> float:
+    """log of a number; -inf for 0."""
     return math.log(value) if value > 0 else -math.inf
 
 
 def _log_sum(values: list[float]) -> float:
+    """log of the sum of exponentials, without overflow."""
     peak = max(values, default=-math.inf)
     return peak if peak == -math.inf else peak + math.log(math.fsum(math.exp(v - peak) for v in values))

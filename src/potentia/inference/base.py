@@ -141,6 +141,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
+        """The result's value, bound and convergence as a table, for notebooks."""
         bounds = {"exact": "exact", "upper": "an upper bound", "lower": "a lower bound", "estimate": "an estimate"}
         facts = {
             "graph": repr(self.graph),

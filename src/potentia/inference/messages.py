@@ -185,6 +185,7 @@ class Smoothed(MessagePassingMethod):
     epsilon: float | Mapping[str, float] = 0.1
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The entropy smoothed by epsilon."""
         return smoothed(graph, self.epsilon)
 
 
@@ -210,6 +211,7 @@ class TRW(MessagePassingMethod):
     upper_bound: ClassVar[Any] = staticmethod(forest_bound)
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The tree-reweighted entropy of rho; refuses weights that inference chooses itself."""
         if self.optimise_rho:
             raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
         return reweighted(graph, self.rho)
@@ -230,6 +232,7 @@ class LoopyBP(MessagePassingMethod):
     uniform_start: ClassVar[bool] = True
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The Bethe entropy."""
         return bethe(graph)
 
 
@@ -241,6 +244,7 @@ class Kikuchi(MessagePassingMethod):
     """
 
     def entropy(self, graph: Graph) -> Entropy:
+        """Kikuchi's entropy."""
         return kikuchi(graph)
 
 
@@ -257,6 +261,7 @@ class MessagePassing(MessagePassingMethod):
     links: Literal["star", "containment", "maximal"] = "star"
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The entropy of the custom counting numbers."""
         return from_counting(graph, self.counting, self.links)
 
 
@@ -272,6 +277,7 @@ def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
 
 
 def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
+    """The entropy with counting number epsilon for all regions of a kind; epsilon of 0 asks for the maximum."""
     values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
@@ -314,10 +320,12 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
 
 @per_graph
 def _evenly_reweighted(graph: Graph) -> Entropy:
+    """The tree-reweighted entropy with the default weights, stored in the graph."""
     return star_entropy(graph, graph.forest_weights, valid=True)
 
 
 def _reweighted(graph: Graph, rho: float | ArrayLike) -> Entropy:
+    """The tree-reweighted entropy of weights rho, whose bound is certified where they come from forests."""
     weights = _clique_weights(graph, rho)
     if weights.size and not (np.all(np.isfinite(weights)) and weights.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique.")
@@ -356,6 +364,7 @@ def _latest(graph: Graph, make: Callable[[Graph, float], Entropy], option: float
 
 @per_graph
 def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float, Entropy]:
+    """The graph's entropies made by `make`, by their number; filled by the caller."""
     return {}
 
 

@@ -268,6 +268,7 @@ class MiniBuckets:
 
     @property
     def _n_factors(self) -> int:
+        """Number of factors of the model, which come before those of messages."""
         return len(self.program.offset) - len(self.program.clique_ptr)
 
 
@@ -317,6 +318,7 @@ def _program(factors: BucketFactors, split: Split) -> tuple[Program, Ints]:
 
 
 def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of numbers as offsets and values."""
     ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     return ptr, np.array([value for row in rows for value in row], dtype=np.int64)
 

@@ -114,6 +114,7 @@ def trials(count: int) -> Callable[[Order], bool]:
 def _greedy(
     joined: Interactions, weight: np.ndarray, noise: np.ndarray, by_fill: bool = True, cutoff: float = np.inf
 ) -> Order:
+    """An elimination order that takes the cheapest variable each time, by fill-in or by the weight of its table."""
     states = joined.card.astype(np.float64)
     order, largest, total, members, widest = greedy_order(
         joined.ptr, joined.neighbour, states, weight, noise, by_fill, cutoff

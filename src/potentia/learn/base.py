@@ -376,4 +376,5 @@ def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: 
 
 
 def _digest(source: Source) -> str:
+    """The digest of a source, computed where its data are."""
     return source.digest()

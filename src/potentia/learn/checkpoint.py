@@ -121,6 +121,7 @@ class Checkpoint:
             return self._load()
 
     def _load(self) -> dict[str, Any]:
+        """What the checkpoint and the heads of its parts' files hold, checked; parts' arrays are read later."""
         content, arrays = read_file(self.path, "checkpoint")
         if content.get("mark", "") != self.mark:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data.")

@@ -303,6 +303,7 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
         predictor.potentials[kind].ready(part.n_rows(kind))
 
     def of(shard: Shard) -> list[Any]:
+        """Labels or marginals of the examples of a shard."""
         scores = shard_scores(part, shard, predictor, state)
         if predictor.decode == "map":
             return shard.union.split_variables(inference.maximise(scores))

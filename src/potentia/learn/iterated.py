@@ -290,6 +290,7 @@ def _objective(
     still = [kind for kind in joint.kinds if kind not in moving]
 
     def objective(vector: Floats) -> tuple[float, Floats, Any]:
+        """Value, gradient, and (states, losses) at a vector of parameters."""
         set_parameters(moving, vector)
         unscored = joint.unscored(functions, scored)
         states, losses = joint.parts.total(pass_messages, parts, unscored, *passing, still)

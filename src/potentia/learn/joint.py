@@ -117,6 +117,7 @@ class Messages:
         shard, epsilons = self.part.shards[number], self.settings.epsilons
 
         def make() -> Entropy:
+            """epsilon times the region's weight as counting number of every region."""
             regions = shard.graph.regions
             counting = np.full(len(regions.size), max(epsilons.values()))
             for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
@@ -131,12 +132,14 @@ class Messages:
         return self.part.cached(("entropy", -1 - number if self.part.weighted else id(shard.graph)), make)
 
     def _shard_messages(self, shard: Shard) -> Floats:
+        """Stored messages of a shard's pairs, kind after kind, (m, 2, states)."""
         states = int(shard.graph.n_states.max())
         kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
         parts = [self.arrays[f"{self.head}lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
         return np.concatenate([np.zeros((0, 2, states)), *parts])
 
     def _store_regions(self, number: int, engine: Engine) -> None:
+        """Store a shard's messages, and the biases that they make of all kinds."""
         assert isinstance(engine, RegionEngine)
         self.arrays[f"{self.head}flat{number}"] = engine.regions.lam.copy()
         if self.head == "clamped/":
@@ -150,6 +153,7 @@ class Messages:
                 self._set_bias(kind, shard.rows[kind], out.reshape(len(scope), -1))
 
     def _store_pairs(self, shard: Shard, engine: PairEngine) -> None:
+        """Store a shard's messages of pairs, and the biases that they make of single variables."""
         lam = engine.messages()
         # a dead state's message only matters to a region that is dead there too
         lam[np.isneginf(lam)] = 0.0
@@ -196,10 +200,12 @@ class Messages:
 
 
 def _delta(part: Part, settings: JointSettings) -> dict[str, Any]:
+    """Tables of Delta by kind, made once per part."""
     return part.cached("delta", lambda: delta_tables(part, settings.delta))
 
 
 def _is_pairwise(part: Part) -> bool:
+    """Whether all shards of a part have regions of one and two variables only."""
     return part.cached("pairwise", lambda: all(suits_pairs(shard.graph) for shard in part.shards))
 
 
@@ -245,6 +251,7 @@ def _scores_of(part: Part, kind: str, potential: Potential, state: PartState) ->
     table = np.empty(shape) if mark is None else state[f"scores/{kind}"].copy()
 
     def refresh(rows: slice) -> None:
+        """Compute or update the scores of some rows in place."""
         if mark is None:
             table[rows] = potential._scores(x[rows])
         else:
@@ -271,6 +278,7 @@ def pass_messages(
     messages = Messages(part, state, copied=True)
 
     def of(number: int) -> dict[str, float]:
+        """Message passing on a shard, and its losses of the kinds to measure."""
         shard = part.shards[number]
         f, theta = _functions(part, shard, potentials, scored, messages.delta)
         messages.run(number, theta, iterations, tol)
@@ -296,6 +304,7 @@ def _clamped(part: Part, state: PartState, potentials: Mapping[str, Potential]) 
     soft = {f"soft/{kind}": np.empty((part.n_rows(kind), part.n_outputs[kind])) for kind in part.shapes}
 
     def of(number: int) -> float:
+        """Message passing given a shard's labels: stores its marginals as targets, returns its value."""
         shard = part.shards[number]
         theta = _functions(part, shard, potentials, state, {})[1]
         read = messages.run(number, theta, settings.sweeps, 0.0).read()
@@ -314,6 +323,7 @@ def free_value(part: Part, state: PartState, potentials: Mapping[str, Potential]
     messages = Messages(part, state)
 
     def of(number: int) -> float:
+        """A(theta) of a shard at the current messages."""
         theta = _functions(part, part.shards[number], potentials, state, messages.delta)[1]
         return float(messages.run(number, theta, 0, 0.0).read().value)
 
@@ -431,6 +441,7 @@ class Joint:
         return self.parts.map(score_part, states, scored)[0] if scored else states
 
     def _is_kept(self, kind: str, potential: Potential) -> bool:
+        """Whether the states of parts hold the scores of this kind."""
         shared = potential.shared or kind in self.data.featureless
         return kind in self.settings.kept and not (shared or potential.by_weight)
 

@@ -53,6 +53,7 @@ def problem_of(part: Part, state: Mapping[str, Any]) -> tuple[MarginProblem, Ora
     settings: MarginSettings = state["settings"]
 
     def make() -> tuple[MarginProblem, Oracle]:
+        """The problem of the part's examples, and what answers it."""
         delta = make_delta(part, settings.delta)
         problem = MarginProblem(settings.potentials, part, delta, settings.ridge, settings.n_examples)
         return problem, make_oracle(problem, settings.method, settings.batch)
@@ -162,15 +163,18 @@ class MarginProblem:
         )
 
     def _truth(self, blocks: Mapping[str, Block], size: int) -> Floats:
+        """Indicators of the labels' configurations in the layout of the scores."""
         truth = np.zeros(size)
         for kind, block in blocks.items():
             np.add.at(truth, block.at + self._targets(kind), 1.0)
         return truth
 
     def _targets(self, kind: str) -> Ints:
+        """Index of every region's true configuration; none if the part lacks the kind."""
         return self.data.targets.get(kind, NO_LABELS)
 
     def _true_loss(self) -> Floats:
+        """Delta of every example's own labels, (n_examples,)."""
         found = np.zeros(self.n_examples)
         for kind, delta in self.delta.items():
             if delta is not None:
@@ -180,6 +184,7 @@ class MarginProblem:
         return found
 
     def _number_regions(self) -> tuple[Ints, dict[str, Ints]]:
+        """Regions sorted by example: offsets of the examples, and the place of every kind's regions."""
         owner = np.concatenate([np.repeat(np.arange(self.n_examples), c) for c in self.counts.values()])
         place = np.empty(len(owner), dtype=np.int64)
         place[np.argsort(owner, kind="stable")] = np.arange(len(owner))

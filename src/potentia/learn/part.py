@@ -300,6 +300,7 @@ def table_entries(graph: Graph, example: Example) -> int:
 
 @per_graph
 def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
+    """Table entries of a graph where kinds in `varied` have a table per region."""
     total = 0
     for kind, scope in graph.scopes.items():
         if len(scope):
@@ -427,6 +428,7 @@ def _bare(graph: Graph) -> Bools:
 
 @per_graph
 def _completed(graph: Graph) -> Graph:
+    """The graph with single-variable regions for its bare variables, one kind per number of states."""
     regions, bare = dict(graph.scopes), _bare(graph)
     for states in np.unique(graph.n_states[bare]):
         rows = np.flatnonzero(bare & (graph.n_states == states))
@@ -441,6 +443,7 @@ def hamming(targets: Ints, n_states: int) -> OnDemand:
     """1 for every wrong state of a labelled variable, (N, K)."""
 
     def make(rows: Any) -> Floats:
+        """1 for every wrong state of some rows, 0 throughout where the label is hidden."""
         wrong = np.repeat(targets[rows, None] >= 0, n_states, axis=1).astype(np.float64)
         known = np.flatnonzero(targets[rows] >= 0)
         wrong[known, targets[rows][known]] = 0.0

@@ -185,6 +185,7 @@ class MarginalRisk(Learner):
         return int(stages[stage, 0]), int(stages[stage, 1]), stage + 1 == len(stages)
 
     def _n_batches(self, number: int) -> int:
+        """Batches of a pass over `number` examples."""
         return -(-number // (self.batch or number))
 
     def _open(self, data: Dataset, state: State, stage: int) -> State:

@@ -288,6 +288,7 @@ class ChainCRF(Registered, Params):
         return iterate_anywhere(partial(_apply, method), sources)
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
+        """Labels of sequences, by `decode`."""
         tables, tokens, dense = self._encoded(given)
         threads, names = thread_count(self.threads), self.classes_
         if self.decode == "mpm":
@@ -306,6 +307,7 @@ class ChainCRF(Registered, Params):
         return list(chain.from_iterable(self._by_part(X, self._predict_marginals)))
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
+        """Marginals of every token as {label: probability}."""
         tables, tokens, dense = self._encoded(given)
         rows = marginals(tables, tokens, dense, thread_count(self.threads), given.first)[0].tolist()
         return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], tokens)
@@ -335,6 +337,7 @@ class ChainCRF(Registered, Params):
         return right / known
 
     def _count(self, given: Sequences) -> tuple[int, int]:
+        """How many tokens of sequences are predicted right, and how many there are."""
         return _compare(self._predict(given), [] if given.y is None else given.y, self.classes_)
 
     @property
@@ -469,6 +472,7 @@ class ChainCRF(Registered, Params):
 
     @classmethod
     def _of_stored(cls, stored: StoredChain) -> Self:
+        """A fitted model with the weights of another tool's file."""
         model = cls(template=stored.template)
         numbers = {name: k for k, name in enumerate(stored.names)}
         model.index_ = AttributeIndex(numbers, template=stored.template)
@@ -499,6 +503,7 @@ class ChainCRF(Registered, Params):
         write_bytes(path, wapiti_bytes(self._stored("Wapiti")))
 
     def _stored(self, tool: str) -> StoredChain:
+        """The fitted weights as another tool's file has them; refuses what that tool cannot represent."""
         self._check_fitted()
         if self.index_.columns or self.index_.is_centred:
             raise PotentiaError(f"{tool} has no arrays or centred numbers among its features, but this model has.")
@@ -528,10 +533,12 @@ class ChainCRF(Registered, Params):
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
     def _check_fitted(self) -> None:
+        """Refuse a model that was never fitted."""
         if not hasattr(self, "weights_"):
             raise PotentiaError("this ChainCRF is not fitted: call fit first.")
 
     def _check(self) -> None:
+        """Refuse bad options."""
         for name in ("c1", "c2", "min_freq", "delta"):
             check_number(name, getattr(self, name))
         check_count("max_iterations", self.max_iterations)

@@ -190,6 +190,7 @@ def _row_cuts(part: Any, state: Any, rows_of: RowsOf) -> tuple[Any, list[int] | 
 
 
 def _itself(part: Rows, state: Any) -> Rows:
+    """All rows of a part that is a table."""
     return part
 
 
@@ -274,6 +275,7 @@ class Problem:
         return self._parts.in_memory
 
     def _width(self, width: int | None) -> int:
+        """Numbers a row takes while it is worked on, by default its features, scores, bias and slope."""
         return self.n_features + 3 * self.n_outputs if width is None else width
 
 
@@ -348,6 +350,7 @@ def check_features(x: Any, n_rows: int | None = None, unit: str = "row") -> Any:
 
 
 def _first_bad(x: Any) -> str:
+    """Where the first value lies that is not finite, for a message."""
     if hasattr(x, "tocoo"):
         entries = x.tocoo()
         bad = np.flatnonzero(~np.isfinite(entries.data))[0]
@@ -378,6 +381,7 @@ def _count_outputs(y: NDArray[Any], bias: Any, n_outputs: int | None) -> int:
 
 
 def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
+    """Labels (N,) or distributions (N, K) as the kernels take them, one of them empty."""
     if y.ndim == 2:
         soft = np.ascontiguousarray(real_numbers(y, "y"))
         bad = np.flatnonzero(~((soft >= 0).all(1) & (np.abs(soft.sum(1) - 1) <= 1e-6)))
@@ -393,6 +397,7 @@ def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
 
 
 def _check_weight(weight: ArrayLike | None, n_rows: int) -> Floats:
+    """Weights (N,), finite and not negative; empty for None."""
     if weight is None:
         return NO_WEIGHT
     weights = np.ascontiguousarray(real_numbers(weight, "weight"))
@@ -409,6 +414,7 @@ def _check_bias(table: Rows, n_outputs: int) -> None:
     """-inf forbids a configuration, but not one that the row's target holds."""
 
     def first_bad(rows: slice) -> int:
+        """Number of the first bad row of a piece, -1 if there is none."""
         batch = table.take(rows)
         wrong = np.isnan(batch.bias).any(1) | (batch.bias == np.inf).any(1)
         if len(batch.labels):
@@ -423,6 +429,7 @@ def _check_bias(table: Rows, n_outputs: int) -> None:
 
 
 def _drop_weightless(table: Rows) -> Rows:
+    """The rows of weight above zero."""
     if not len(table.weight) or (table.weight > 0).all():
         return table
     return table.take(np.flatnonzero(table.weight > 0)).table()

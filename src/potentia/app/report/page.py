@@ -70,6 +70,7 @@ def result_sentence(rows: Sequence[Row]) -> str:
 
 
 def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
+    """The best value and the run that has it, with the range of the other runs."""
     (value, name), *others = sorted(group, reverse=not less)
     place = f" on {where}" if where else ""
     if not others or where:
@@ -80,10 +81,12 @@ def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
 
 
 def _measure(rows: Sequence[Row]) -> str | None:
+    """The first of the measures that any row has."""
     return next((key for key in _MEASURES if any(_known(row, key) for row in rows)), None)
 
 
 def _known(row: Row, key: str) -> bool:
+    """Whether a row has a number of this name."""
     return isinstance(row.get(key), int | float)
 
 
@@ -106,6 +109,7 @@ def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) ->
 
 
 def _figure(colours: object, name: str, text: str = "") -> Markup:
+    """An image with its caption, as HTML."""
     alt = f"{name}: {text}" if text else name
     caption = tag("figcaption", name, *([tag("span", text)] if text else []))
     return tag("figure", tag("img", src=data_uri(colours), alt=alt), caption)  # type: ignore[arg-type]
@@ -167,6 +171,7 @@ def calibration_charts(study: StudyResults) -> list[Markup]:
 
 
 def _share(value: float | None) -> str:
+    """A share with four decimals; a dash if it is not known."""
     return "–" if value is None or value != value else f"{value:.4f}"
 
 
@@ -228,11 +233,13 @@ def _charts(runs: Sequence[tuple[str, Sequence[Line]]], x_name: str, y_name: str
 
 
 def _axes(lines: Sequence[Line]) -> tuple[Axis, Axis]:
+    """Axes that hold all lines, y logarithmic."""
     x, y = ([v for line in lines for v in getattr(line, axis)] for axis in ("x", "y"))
     return make_axis(x), make_axis(y, log=True)
 
 
 def _legend(lines: Sequence[Line]) -> Markup:
+    """The names of lines with their colours, as HTML."""
     items = [tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines]
     return tag("ul", *items, class_="legend", aria_label="legend")
 

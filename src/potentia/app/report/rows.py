@@ -87,6 +87,7 @@ class Table(NamedTuple):
     lines: list[dict[str, Any]]
 
     def _repr_html_(self) -> str:
+        """The table as HTML, for notebooks."""
         return html_table(self)
 
 
@@ -164,10 +165,12 @@ def scrolled(table: Markup, label: str) -> Markup:
 
 
 def _class(column: Column, place: int) -> str | None:
+    """CSS class of a cell: numbers, or texts in later columns."""
     return "number" if column.show is not None else "detail" if place else None
 
 
 def _cell(columns: Sequence[Column], line: Mapping[str, Any], place: int, paired: bool) -> Markup:
+    """A cell as HTML, with the number to sort by; `paired`: the paper's number stands behind a slash."""
     column = columns[place]
     text = shown(column, line)
     if place == 0:
@@ -249,6 +252,7 @@ def names(rows: Sequence[Row]) -> list[str]:
 
 
 def _named(key: str, value: str) -> str:
+    """A value with its name, unless it needs none."""
     return value if key in _PLAIN else f"{key} {value}"
 
 
@@ -287,6 +291,7 @@ def study_facts(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _convergence(rows: Sequence[Row]) -> dict[str, str]:
+    """How many runs converged, and which did not."""
     known = [
         (name, row["settled"]) for name, row in zip(names(rows), rows, strict=True) if row.get("settled") is not None
     ]
@@ -335,6 +340,7 @@ def _is_measure(key: str, rows: Sequence[Row]) -> bool:
 
 
 def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
+    """How to print a column of these values; None for texts."""
     known = [value for value in values if value is not None]
     if values and all(isinstance(v, float) and (v == 0 or 1e-3 <= abs(v) < 10) for v in known):
         return "{:.4f}".format  # four decimals say enough of all of them
@@ -344,6 +350,7 @@ def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
 
 
 def _heading(key: str) -> str:
+    """The heading of a measure."""
     return _HEADINGS.get(key) or key.replace("_", " ")
 
 

@@ -161,6 +161,7 @@ class ClampedSum:
         self.owner = owner
 
     def _plan(self, order: Ints) -> EliminationPlan:
+        """The elimination of some variables in this order, with all others clamped to one state."""
         narrow = self._narrow.copy()
         others = np.ones(len(narrow), dtype=bool)
         others[order] = False

@@ -228,25 +228,30 @@ class MAP(Inference):
 
 
 def _each(task: SearchTask, *parts: Callable[[SearchTask], None]) -> None:
+    """Run parts one after another until the task is over."""
     for part in parts:
         if not task.over:
             part(task)
 
 
 def _states_left(task: SearchTask) -> int:
+    """How many states the undecided variables have left in all."""
     scores = task.problem.scores
     return 0 if scores is None else int((scores.singles > -np.inf).sum())
 
 
 def _eliminate_narrow(task: SearchTask) -> None:
+    """Solve components by elimination that takes no noticeable time."""
     solve_components(task, _FEW_ENTRIES)
 
 
 def _eliminate_wide(task: SearchTask) -> None:
+    """Solve components by elimination with as large tables as memory and time allow."""
     solve_components(task, _MANY_ENTRIES)
 
 
 def _ascend(task: SearchTask) -> None:
+    """Dual ascent for a share of the time left."""
     ascend(task, _ASCENT)
 
 
@@ -347,6 +352,7 @@ class ExactSearch:
         self._reader.start()
 
     def _read(self) -> None:
+        """Pass the lines that the process prints on to `collect`; runs in a thread."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)

@@ -77,6 +77,7 @@ def cluster(
 
 
 def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, stack: Any) -> Any:
+    """The Dask client of a cluster, an address or "local"; what was started here is closed by `stack`."""
     try:
         from distributed import Client, LocalCluster, Security
     except ImportError:
@@ -157,6 +158,7 @@ class Connection:
         return right
 
     def _wait_for_workers(self) -> list[str]:
+        """Addresses of the workers, of which there must be one soon."""
         last = time.monotonic() + _PATIENCE
         while True:
             found = list(self.client.scheduler_info(n_workers=-1)["workers"])
@@ -275,6 +277,7 @@ class Connection:
         return list(self._gather(futures))
 
     def _submit(self, home: str, function: Callable[..., Any], *args: Any) -> Any:
+        """A task for this worker, or for any other if it is gone."""
         # a strict restriction would wait for ever where that worker is gone
         return self.client.submit(function, *args, workers=[home], allow_other_workers=True, pure=False)
 
@@ -287,6 +290,7 @@ class Connection:
         return [partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)]
 
     def _apply(self, code: Any, item: Any) -> Any:
+        """A task that applies pickled code to an item on any worker."""
         sent = self._sent(self.dumps(item))
         return self.client.submit(worker.apply, code, sent, worker.fingerprint(), pure=False)
 
@@ -296,6 +300,7 @@ class Connection:
             self.client.run(function, on_error="ignore")
 
     def _result(self, future: Any, code: bytes, item: Any) -> Any:
+        """The task's result; it is submitted again where the worker that had its input has died."""
         with self._reached():
             for _ in range(_MAX_SENT):
                 try:
@@ -308,6 +313,7 @@ class Connection:
             return pickle.loads(self._gather([future])[0])
 
     def _is_connected(self) -> bool:
+        """Whether the scheduler can still be reached."""
         return bool(self.client.status == "running")
 
     def _sent(self, value: Any, size: int | None = None) -> Any:
@@ -358,6 +364,7 @@ class Connection:
             before = now
 
     def _gather(self, futures: Sequence[Any]) -> list[Any]:
+        """Results of tasks; raises what a task raised, and waits for workers where all are gone."""
         from distributed import TimeoutError as NotYetError
         from distributed import wait
 
@@ -419,4 +426,5 @@ class _TaskError(Exception):
 
 
 def _address(error: Any) -> str:
+    """Address of the worker that a task was on last."""
     return str(getattr(error.last_worker, "address", error.last_worker))

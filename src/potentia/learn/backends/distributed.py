@@ -128,6 +128,7 @@ class Distributed(Backend):
             shutil.rmtree(self._folder(), ignore_errors=True)
 
     def _folder(self) -> str:
+        """The folder in which this fit's states are saved."""
         return os.path.join(self.connection.store or "", f"potentia-{self.fit}")
 
     # -- a round ---------------------------------------------------------------------------------------------
@@ -262,6 +263,7 @@ class Distributed(Backend):
         return givers
 
     def _by_home(self, places: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+        """Workers with the places of their parts."""
         homes: dict[str, list[int]] = {}
         for at in places:
             homes.setdefault(self._home[self._numbers[at]], []).append(at)

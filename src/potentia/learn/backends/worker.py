@@ -130,6 +130,7 @@ async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer |
 def _run(
     call: Call, payload: bytes, states: Mapping[int, bytes | None], address: str, threads: int, limit: int
 ) -> Answer:
+    """Build missing parts, apply the function to all parts of the call, and sum its results by group."""
     begun = time.perf_counter()
     _keep_freed_memory()
     check_fingerprint(fingerprint(), call.fingerprint, address)
@@ -154,6 +155,7 @@ def _sum(call: Call, group: Sequence[int], function: Any, args: Sequence[Any], c
     """The sum of a function's results over parts; new states are kept, and the parts that have one noted."""
 
     def value(number: int) -> Any:
+        """The function's result for one part, whose new state is kept."""
         held = _parts[call.fit, number]
         before = {} if call.read is None else held.states[call.read]
         first = () if call.own is None else (pickle.loads(call.own[number]),)
@@ -174,6 +176,7 @@ def _let_go(call: Call) -> None:
 
 
 def _is_here(call: Call, number: int) -> bool:
+    """Whether this worker has the part and the state that the call reads."""
     held = _parts.get((call.fit, number))
     return held is not None and (call.read is None or call.read in held.states)
 
@@ -187,6 +190,7 @@ def save_state(part: Any, state: Any, number: int, folder: str) -> tuple[Any, No
 
 
 def _pickled(state: Any) -> bytes:
+    """The state pickled, with functions that cannot be imported."""
     import cloudpickle  # settings may have functions that cannot be imported
 
     found: bytes = cloudpickle.dumps(state, protocol=5)
@@ -222,6 +226,7 @@ def _build(call: Call, number: int, states: bytes | None, address: str, limit: i
 
 
 def _built(call: Call, number: int, address: str, limit: int) -> _Held:
+    """The part that its recipe builds, if it fits in memory; errors name the part and the worker."""
     recipe = pickle.loads(call.recipes[number])
     where = f"part {number} ({recipe.name}) on worker {address}"
     _check_memory(recipe.n_bytes() or 0, where, limit)
@@ -240,6 +245,7 @@ def _built(call: Call, number: int, address: str, limit: int) -> _Held:
 
 
 def _check_memory(size: int, where: str, limit: int) -> None:
+    """Refuse a part that needs more than its share of the worker's memory beside the others."""
     held = sum(other.size for other in _parts.values())
     if limit and held + size > _MAX_SHARE * limit:
         raise PotentiaError(

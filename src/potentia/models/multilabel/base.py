@@ -295,6 +295,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return self
 
     def _set_labels(self, coding: Coding, names: list[str]) -> None:
+        """Take the labels' coding, and the attributes that follow from it."""
         self._coding, self.classes_ = coding, coding.public
         self.label_names_, self.n_labels_ = names, len(names)
 
@@ -365,6 +366,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return LabelRows(X, None if self.kernel is None else self._gram(X, X, gamma), weight)
 
     def _gram(self, A: Any, B: Any, gamma: float) -> Floats:
+        """Kernel values of all pairs of rows of A and B."""
         return kernel_matrix(A, B, self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
 
     def _matrix(self, X: Any) -> Any:
