@@ -127,7 +127,7 @@ def borrow(shape: Sequence[int]) -> Floats:
 
 
 def borrow_like(shape: Sequence[int], dtype: DTypeLike) -> Floats:
-    """The same of float64 or float32."""
+    """An uninitialised array of float64 or float32; see `borrow`."""
     if np.dtype(dtype) == np.float64:
         return borrow(shape)
     n = math.prod(shape)
@@ -136,7 +136,7 @@ def borrow_like(shape: Sequence[int], dtype: DTypeLike) -> Floats:
 
 
 def borrow_zeros(shape: Sequence[int]) -> Floats:
-    """The same, zero."""
+    """A float64 array of zeros; see `borrow`."""
     array = borrow(shape)
     array.fill(0.0)
     return array
@@ -277,7 +277,7 @@ def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> l
 
 
 def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
-    """The same one by one, worked on while they are asked for: results that are used up at once do not pile up."""
+    """function(item) one by one, in parallel: results are made as they are asked for, so that they do not pile up."""
     if threads == 1 or len(items) < 2 or pooled():
         return map(function, items)
     return _pool(threads).map(function, items)

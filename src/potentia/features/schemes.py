@@ -147,7 +147,7 @@ def span_scores(truth: Labels, predicted: Labels, scheme: str | None = None) -> 
 
 
 def span_table(truth: Labels, predicted: Labels, scheme: str | None = None) -> list[dict[str, Any]]:
-    """The same for every type of span, with the number of true ones (`support`); types in alphabetical order."""
+    """Precision, recall and F1 of every type of span, with the number of true ones (`support`), sorted by type."""
     return count_tags(truth, predicted, scheme).span_table()
 
 
@@ -171,7 +171,7 @@ class TagCounts(NamedTuple):
         return _scores(self.right.total(), self.true.total(), self.predicted.total())
 
     def span_table(self) -> list[dict[str, Any]]:
-        """The same for every type, with the number of true ones."""
+        """Precision, recall and F1 of every type, with the number of true spans."""
         right, true, predicted = self.right, self.true, self.predicted
         return [
             {"type": kind, **_scores(right[kind], true[kind], predicted[kind]), "support": true[kind]}

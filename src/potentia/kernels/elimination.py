@@ -37,7 +37,7 @@ def n_factors(program):
 
 @njit(inner=True, allocates=True, **KERNEL)
 def clique_card(program, bucket):
-    """States along the axes of the bucket's table."""
+    """Numbers of states along the axes of the bucket's table."""
     first, end = program.clique_ptr[bucket], program.clique_ptr[bucket + 1]
     card = np.empty(end - first, dtype=np.int64)
     for k in range(first, end):

@@ -49,7 +49,7 @@ class RiskSettings:
         return converging and self.gradient.at_fixed_point
 
     def on_one_thread(self) -> RiskSettings:
-        """The same with inference on one thread, where threads share out the shards."""
+        """These settings with inference on one thread, where threads share out the shards."""
         clamped = None if self.clamped is None else self.clamped.on_one_thread()
         return replace(self, inference=self.inference.on_one_thread(), clamped=clamped)
 

@@ -117,7 +117,7 @@ class Binned:
         return cls(problem.collect(_codes_of, edges), False, n_bins)
 
     def place(self, rows: Any, codes: Codes) -> Any:
-        """Where in `codes` the given rows are, as an index; they have these codes."""
+        """Index into `self.codes` of rows with these codes: their cells if cells are listed, else the rows."""
         return cell_of(codes, self.n_bins) if self.listed else rows
 
 

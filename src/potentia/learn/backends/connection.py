@@ -127,7 +127,7 @@ def iterate_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> It
 
 
 def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """The same as a list."""
+    """function(item) of all items, computed by workers of the cluster or here, as a list."""
     return list(iterate_anywhere(function, items))
 
 

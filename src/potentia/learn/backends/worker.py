@@ -117,7 +117,7 @@ def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answe
 
 
 async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer | None:
-    """The same outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
+    """`run` outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
     import asyncio
 
     # not on the event loop, whose heartbeats the scheduler waits for

@@ -147,7 +147,7 @@ class LinearChain(torch.nn.Module):
         begins: torch.Tensor | None,
         sets: bool,
     ) -> tuple[torch.Tensor, Any]:
-        """The same by the operations of `tensor_chain`, which the kernels stand in for where they may."""
+        """Log-likelihoods by the operations of `tensor_chain`, which the kernels stand in for where they may."""
         c = self._chains(emissions, mask)
         wide = None if segments is None else self._segments(segments, emissions)
         if sets:

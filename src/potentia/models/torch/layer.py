@@ -183,7 +183,7 @@ class LossValue(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """A product."""
+        """d_theta times the derivative of the value."""
         return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
 
 

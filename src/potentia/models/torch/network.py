@@ -320,7 +320,7 @@ class Network(Differentiable):
         return np.concatenate([to_numpy(slope).ravel() for slope in slopes])
 
     def step_size(self, rate: float) -> float:
-        """Its own rate."""
+        """The network's own rate, whatever the learner's."""
         return self.rate
 
 

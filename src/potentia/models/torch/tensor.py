@@ -176,7 +176,7 @@ def pair_messages(table: Tensor, lam: Tensor) -> Tensor:
 
 
 def potts_messages(weight: Tensor, lam: Tensor) -> Tensor:
-    """The same for scores -weight [a != b], (B or 1, S), in O(L): exp(lam(a)) and the others times exp(-weight)."""
+    """Messages of scores -weight [a != b], (B or 1, S), in O(L): exp(lam(a)) plus the others times exp(-weight)."""
     peak = lam.detach().amax(0, keepdim=True)
     v = torch.exp(lam - peak)
     apart = 1.0 - torch.eye(len(v), dtype=v.dtype, device=v.device)

@@ -37,7 +37,7 @@ class ExactKernel:
 
 
 class GridKernel:
-    """The same on a grid of cells over feature space: splat, blur along every axis, slice [Chen et al. 2007].
+    """A Gaussian kernel on a grid of cells over feature space: splat, blur along every axis, slice [Chen et al. 2007].
 
     Linear interpolation into the cells and out of them adds variance, which the blur leaves out; sums over dense pixels
     are then those of a Gaussian, while values at distance zero are a little smaller. Every pixel's own share is taken
