@@ -337,7 +337,7 @@ def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> di
     """The functions of a checkpoint, in the place of these."""
     if set(saved) != set(potentials):
         raise PotentiaError(f"The checkpoint has potentials for {sorted(saved)}.")
-    found = {}
+    functions = {}
     for kind, potential in potentials.items():
         meta, arrays = saved[kind]
         loaded = Potential.from_state(meta, arrays)
@@ -349,8 +349,8 @@ def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> di
                 f"The checkpoint's potential of kind {kind!r} has no parameters; delete it to start again."
             )
         potential.reset().__dict__.update(loaded._fitted())
-        found[kind] = potential
-    return found
+        functions[kind] = potential
+    return functions
 
 
 def summary_line(row: Mapping[str, Any]) -> str:

@@ -122,11 +122,11 @@ class Messages:
             counting = np.full(len(regions.size), max(epsilons.values()))
             for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
                 if len(scope):
-                    own = slice(regions.kind_ptr[place], regions.kind_ptr[place + 1])
-                    counting[own] = epsilons[kind]
+                    rows = slice(regions.kind_ptr[place], regions.kind_ptr[place + 1])
+                    counting[rows] = epsilons[kind]
                     weights = self.part.weights[kind]
                     if weights is not None:
-                        counting[own] *= weights[shard.rows[kind]]
+                        counting[rows] *= weights[shard.rows[kind]]
             return Entropy(counting, "containment", "max_score", "upper", always=True)
 
         return self.part.cached(("entropy", -1 - number if self.part.weighted else id(shard.graph)), make)
@@ -164,8 +164,8 @@ class Messages:
             if len(scope) == 0:
                 continue
             if scope.shape[1] == 2:
-                own = self.arrays[f"{self.head}lam_{kind}"]
-                own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
+                stored = self.arrays[f"{self.head}lam_{kind}"]
+                stored[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
             elif self.head == "free/":
                 self._set_bias(kind, shard.rows[kind], terms[scope[:, 0], : self.part.n_outputs[kind]])
@@ -285,8 +285,8 @@ def pass_messages(
         return {kind: _loss(part, shard, kind, f[kind], potentials, messages) for kind in measure if kind in f}
 
     losses = dict.fromkeys((kind for kind in measure if kind in part.shapes), 0.0)
-    for own in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
-        for kind, loss in own.items():
+    for of_shard in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
+        for kind, loss in of_shard.items():
             losses[kind] += loss
     new = {**state, **messages.arrays}
     return {**new, **_clamped(part, scored, potentials)} if settings.sweeps else new, losses
@@ -469,8 +469,8 @@ class Joint:
         if self.soft:
             unscored = self.unscored(potentials, self.kinds)
             return float(self.parts.total(free_value, states, unscored)[1] + penalties)
-        found = {k: losses[k] if k in losses else self.loss(states, functions[k], k) for k in self.kinds}
-        return float(sum(self.epsilons[kind] * found[kind] for kind in self.kinds) + penalties)
+        measured = {k: losses[k] if k in losses else self.loss(states, functions[k], k) for k in self.kinds}
+        return float(sum(self.epsilons[kind] * measured[kind] for kind in self.kinds) + penalties)
 
     def loss(self, states: Any, potential: Potential, kind: str) -> float:
         """The biased logistic loss of a kind at the current messages."""

@@ -118,7 +118,7 @@ class Part:
         masks: list[Bools | None] = [None] * len(examples)
         if drop_hidden:
             seen = [observed(example) for example in examples]
-            chosen = [k for k, own in enumerate(seen) if own.any()]
+            chosen = [k for k, mask in enumerate(seen) if mask.any()]
             examples, names = [examples[k] for k in chosen], [names[k] for k in chosen]
             masks = [None if seen[k].all() else seen[k] for k in chosen]
         self.examples, self.names = list(examples), list(names)
@@ -127,7 +127,7 @@ class Part:
         for example, mask in zip(examples, masks, strict=True):
             graph, rows = (example.graph, None) if mask is None else induced(example.graph, mask)
             graphs.append(graph)
-            self.kept.append(None if rows is None else {k: np.flatnonzero(own) for k, own in rows.items()})
+            self.kept.append(None if rows is None else {k: np.flatnonzero(taken) for k, taken in rows.items()})
         self.weighted = any(example.weights is not None for example in examples)
         self.shards = self._cut(graphs, masks)
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -228,10 +228,10 @@ class Part:
                 rows[kind] = slice(start, first[kind])
             labels, weights = [], []
             for i in group:
-                example, own = self.examples[i], slice(None) if masks[i] is None else masks[i]
+                example, chosen = self.examples[i], slice(None) if masks[i] is None else masks[i]
                 n = example.graph.n_variables
-                labels.append((np.full(n, -1) if example.labels is None else example.labels)[own])
-                weights.append((np.ones(n) if example.weights is None else example.weights)[own])
+                labels.append((np.full(n, -1) if example.labels is None else example.labels)[chosen])
+                weights.append((np.ones(n) if example.weights is None else example.weights)[chosen])
             joined = np.concatenate(weights) if self.weighted else None
             shards.append(Shard(union, union.graph, rows, np.concatenate(labels), joined))
         return shards
@@ -253,7 +253,7 @@ class Part:
     def _stack(self, kind: str, holders: Sequence[int]) -> Any:
         """The kind's features of the examples that have it below each other, (N, 0) if not all have some."""
         blocks = [_given(self.examples[i], kind, self.whole) for i in holders]
-        kept = [None if (own := self.kept[i]) is None else own[kind] for i in holders]
+        kept = [None if (taken := self.kept[i]) is None else taken[kind] for i in holders]
         lacking = next((i for i, block in zip(holders, blocks, strict=True) if block is None), None)
         if kind not in self.whole:
             if lacking is not None:
@@ -266,10 +266,10 @@ class Part:
             )
         sizes = [len(self.examples[i].graph.scopes[kind]) for i in holders]
         inputs = Inputs(blocks, sizes)
-        if all(own is None for own in kept):
+        if all(taken is None for taken in kept):
             return inputs
         first = np.cumsum([0, *sizes])
-        rows = [first[k] + (np.arange(sizes[k]) if own is None else own) for k, own in enumerate(kept)]
+        rows = [first[k] + (np.arange(sizes[k]) if taken is None else taken) for k, taken in enumerate(kept)]
         return inputs[np.concatenate(rows)]
 
     def kind_facts(self, kind: str) -> KindFacts:
@@ -394,7 +394,7 @@ class PartRecipe:
             len(part.examples),
             len(examples),
             n_states,
-            same and all(own is None for own in part.kept),
+            same and all(taken is None for taken in part.kept),
         )
         return part
 
@@ -403,9 +403,9 @@ def _class_weighted(examples: Sequence[Example], factors: Floats) -> list[Exampl
     """The examples with every variable's weight multiplied by that of its label."""
     weighted = []
     for e in examples:
-        own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
+        weights = np.ones(e.graph.n_variables) if e.weights is None else e.weights
         factor = 1.0 if e.labels is None else np.where(e.labels >= 0, factors[np.maximum(e.labels, 0)], 1.0)
-        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name, e.inputs))
+        weighted.append(Example(e.graph, e.features, e.labels, weights * factor, e.name, e.inputs))
     return weighted
 
 
@@ -461,19 +461,19 @@ def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
         }
     if delta is None:
         return dict.fromkeys(part.shapes)
-    given = [_checked_delta(delta(example), example, part.shapes) for example in part.examples]
-    found: dict[str, Floats | None] = {}
+    by_example = [_checked_delta(delta(example), example, part.shapes) for example in part.examples]
+    joined: dict[str, Floats | None] = {}
     for kind, shape in part.shapes.items():
-        if not any(kind in own for own in given):
-            found[kind] = None
+        if not any(kind in of_example for of_example in by_example):
+            joined[kind] = None
             continue
         tables = [np.zeros((0, part.n_outputs[kind]))]
-        for own, example, kept in zip(given, part.examples, part.kept, strict=True):
-            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+        for of_example, example, kept in zip(by_example, part.examples, part.kept, strict=True):
+            table = of_example.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
             rows = slice(None) if kept is None else kept.get(kind, slice(None))
             tables.append(table[rows].reshape(-1, part.n_outputs[kind]))
-        found[kind] = np.concatenate(tables)
-    return found
+        joined[kind] = np.concatenate(tables)
+    return joined
 
 
 def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
@@ -482,13 +482,13 @@ def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int
         raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}.")
     if example.labels is None or np.any(example.labels < 0):
         raise PotentiaError("a custom delta requires examples without hidden labels.")
-    scopes, found = example.graph.scopes, {}
-    for kind, given in tables.items():
+    scopes, checked = example.graph.scopes, {}
+    for kind, values in tables.items():
         if kind not in scopes or kind not in shapes:
             raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}.")
-        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        table, shape = np.asarray(values, dtype=float), (len(scopes[kind]), *shapes[kind])
         if table.shape != shape or not np.all(np.isfinite(table)):
             got = "one that is not finite" if table.shape == shape else str(table.shape)
             raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}.")
-        found[kind] = table
-    return found
+        checked[kind] = table
+    return checked

@@ -94,10 +94,10 @@ def _items(items: Any) -> list[Any]:
     """The parts as a list: files of a folder, partitions of a bag, or the items themselves."""
     if isinstance(items, str | os.PathLike):
         folder = Path(items)
-        found = sorted(folder.glob(f"{_STEM}*{ENDING}")) if folder.is_dir() else [folder]
-        if not found:
+        paths = sorted(folder.glob(f"{_STEM}*{ENDING}")) if folder.is_dir() else [folder]
+        if not paths:
             raise PotentiaError(f"{folder} holds no files named {_STEM}*{ENDING}.")
-        return list(found)
+        return list(paths)
     if hasattr(items, "to_delayed"):
         return list(items.to_delayed())
     if isinstance(items, Parts) or not isinstance(items, Iterable):
@@ -250,13 +250,13 @@ def read_part(path: str | os.PathLike[str]) -> list[Example]:
     """The examples that `write_part` wrote; what the file holds is checked before it is used."""
     with reading(path):
         content, arrays = read_file(path, KIND)
-        found = check(_CONTENT, content, KIND)
+        meta_data = check(_CONTENT, content, KIND)
         flat = {name: _Cursor(array, name) for name, array in check(_FLAT, arrays, KIND).items()}
-        graphs = _read_graphs(found["graphs"], flat)
-        matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(found["matrices"])]
-        given = (arrays.get(f"input{k}") for k in itertools.count())
-        inputs = list(itertools.takewhile(lambda array: array is not None, given))
-        return [_read_example(meta, graphs, matrices, inputs, flat) for meta in found["examples"]]
+        graphs = _read_graphs(meta_data["graphs"], flat)
+        matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(meta_data["matrices"])]
+        stored = (arrays.get(f"input{k}") for k in itertools.count())
+        inputs = list(itertools.takewhile(lambda array: array is not None, stored))
+        return [_read_example(meta, graphs, matrices, inputs, flat) for meta in meta_data["examples"]]
 
 
 def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]) -> list[Graph]:

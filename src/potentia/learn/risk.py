@@ -288,8 +288,8 @@ def _fewest(data: Dataset) -> int:
     kinds: dict[str, int] = {}
     labelled: int | None = None
     first = 0
-    for (own, seen), size in zip(data.parts.map(first_examples, None)[1], data.n_given, strict=True):
-        for kind, number in own.items():
+    for (of_part, seen), size in zip(data.parts.map(first_examples, None)[1], data.n_given, strict=True):
+        for kind, number in of_part.items():
             kinds.setdefault(kind, first + number)
         if labelled is None and seen is not None:
             labelled = first + seen

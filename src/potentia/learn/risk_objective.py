@@ -144,8 +144,8 @@ def evaluate_batch(
             if len(scores[kind]) < part.n_rows(kind):
                 d_shared[kind] = d_theta[kind].reshape(1, -1)
             else:
-                own = d_scores[kind][shard.rows[kind]]
-                own[...] = d_theta[kind].reshape(own.shape)
+                d_rows = d_scores[kind][shard.rows[kind]]
+                d_rows[...] = d_theta[kind].reshape(d_rows.shape)
         return value, d_shared, methods.doubt(), methods.next_starts()
 
     shared: dict[str, Floats] = {}
@@ -239,16 +239,16 @@ def begin_potentials(
     for kind, potential in potentials.items():
         if potential.is_fitted:
             continue
-        own = copy.copy(potential)
-        if ridge is not None and "ridge" in own.get_params(deep=False):
-            own.set_params(ridge=ridge)
-        own.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
+        template = copy.copy(potential)
+        if ridge is not None and "ridge" in template.get_params(deep=False):
+            template.set_params(ridge=ridge)
+        template.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
         if independent and len(data.shapes[kind]) == 1 and potential.differentiable:
             labelled = data.selection(kind, partial(chosen_rows, kind=kind, labelled=True), states)
             if labelled.n_rows:
-                own.fit_problem(labelled)
+                template.fit_problem(labelled)
         begun[kind] = copy.copy(potential)
-        begun[kind].__dict__.update(own._fitted())
+        begun[kind].__dict__.update(template._fitted())
     return begun
 
 

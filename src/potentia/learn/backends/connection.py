@@ -146,14 +146,14 @@ class Connection:
     def workers(self) -> list[str]:
         """Addresses of the workers there are, at least one, without those with other versions that came later."""
         with self._reached():
-            found = self._wait_for_workers()
-        return sorted(set(found) - self._refused or found)
+            addresses = self._wait_for_workers()
+        return sorted(set(addresses) - self._refused or addresses)
 
     def usable(self, added: Sequence[str]) -> list[str]:
         """Those of some new workers that have the client's versions; the others are left alone."""
         with self._reached():
-            found = self.client.run(worker.fingerprint, workers=list(added), on_error="return")
-        right = [address for address, own in found.items() if own == worker.fingerprint()]
+            installed = self.client.run(worker.fingerprint, workers=list(added), on_error="return")
+        right = [address for address, version in installed.items() if version == worker.fingerprint()]
         self._refused |= set(added) - set(right)
         return right
 
@@ -161,9 +161,9 @@ class Connection:
         """Addresses of the workers, of which there must be one soon."""
         last = time.monotonic() + _PATIENCE
         while True:
-            found = list(self.client.scheduler_info(n_workers=-1)["workers"])
-            if found:
-                return found
+            addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            if addresses:
+                return addresses
             if time.monotonic() > last:
                 raise PotentiaError(f"the cluster {self.address} has no workers; start some with `dask worker`.")
             time.sleep(0.1)
@@ -172,15 +172,15 @@ class Connection:
         """Refuse workers with other versions than the client's."""
         self.workers()
         with self._reached():
-            found = self.client.run(worker.fingerprint, on_error="return")
-        for address, own in sorted(found.items()):
-            if isinstance(own, ModuleNotFoundError):
-                raise PotentiaError(f"worker {address} has no {own.name}; install potentia there and restart it.")
-            if isinstance(own, OSError):
+            installed = self.client.run(worker.fingerprint, on_error="return")
+        for address, version in sorted(installed.items()):
+            if isinstance(version, ModuleNotFoundError):
+                raise PotentiaError(f"worker {address} has no {version.name}; install potentia there and restart it.")
+            if isinstance(version, OSError):
                 continue  # it is leaving; one that stays is asked again with its first work
-            if isinstance(own, Exception):
-                raise PotentiaError(f"worker {address} cannot run potentia ({own}).") from own
-            worker.check_fingerprint(own, worker.fingerprint(), address)
+            if isinstance(version, Exception):
+                raise PotentiaError(f"worker {address} cannot run potentia ({version}).") from version
+            worker.check_fingerprint(version, worker.fingerprint(), address)
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -199,8 +199,8 @@ class Connection:
         with self._reached():
             found: list[Answer | None] = [None] * len(calls)
             if self._is_direct(calls, payload):
-                found = self.client.sync(self._run_directly, calls, payload)
-            rest = [call for call, answer in zip(calls, found, strict=True) if answer is None]
+                answers = self.client.sync(self._run_directly, calls, payload)
+            rest = [call for call, answer in zip(calls, answers, strict=True) if answer is None]
             answers = iter(self._run_tasks(rest, payload, givers) if rest else ())
             return [next(answers) if answer is None else answer for answer in found]
 
@@ -232,9 +232,10 @@ class Connection:
         finally:
             for wait in waits:
                 wait.cancel()
-            found = await asyncio.gather(*waits, return_exceptions=True)
+            replies = await asyncio.gather(*waits, return_exceptions=True)
         answers = [
-            own.get(home) if isinstance(own, dict) else None for own, (home, _) in zip(found, calls, strict=True)
+            reply.get(home) if isinstance(reply, dict) else None
+            for reply, (home, _) in zip(replies, calls, strict=True)
         ]
         return [answer if isinstance(answer, Answer) else None for answer in answers]
 
@@ -396,8 +397,8 @@ class Connection:
 
         try:
             yield
-        except _TaskError as found:
-            error = found.error
+        except _TaskError as failed:
+            error = failed.error
             if isinstance(error, KilledWorker):
                 raise PotentiaError(
                     f"workers of {self.address} died repeatedly on one task, the last one {_address(error)}, "

@@ -89,13 +89,13 @@ class Distributed(Backend):
     ) -> tuple[Any, list[Any]]:
         """The new states, and the results in part order."""
         items = None if own is None else [self.connection.dumps(item) for item in own]
-        new, found = self._round(function, states, args, items, single=True)
-        return new, [found[at, at + 1] for at in range(self.n_parts)]
+        new, sums = self._round(function, states, args, items, single=True)
+        return new, [sums[at, at + 1] for at in range(self.n_parts)]
 
     def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
         """The new states, and the sum of the results; workers send sums of their parts."""
-        new, found = self._round(function, states, args, None, single=False)
-        return new, tree_join(found, 0, self.n_parts)
+        new, sums = self._round(function, states, args, None, single=False)
+        return new, tree_join(sums, 0, self.n_parts)
 
     def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
         """The result for one part."""
@@ -281,8 +281,8 @@ def _shares(places: Sequence[int], load: Sequence[int]) -> list[list[int]]:
     counts = list(load)
     for _ in places:
         counts[counts.index(min(counts))] += 1
-    found, first = [], 0
+    shares, first = [], 0
     for before, after in zip(load, counts, strict=True):
-        found.append(list(places[first : first + after - before]))
+        shares.append(list(places[first : first + after - before]))
         first += after - before
-    return found
+    return shares

@@ -203,9 +203,9 @@ def give_up(fit: str, number: int, read: int | None, alive: frozenset[int]) -> b
         held = _parts.get((fit, number))
         if held is None or (read is not None and read not in held.states):
             return None
-        found = _pickled({key: state for key, state in held.states.items() if key in alive})
+        sent = _pickled({key: state for key, state in held.states.items() if key in alive})
         release([fit], [number])
-        return found
+        return sent
 
 
 def _build(call: Call, number: int, states: bytes | None, address: str, limit: int) -> None:
@@ -263,10 +263,10 @@ def release(fits: Sequence[str], numbers: Sequence[int] | None = None) -> None:
 
 def held_parts() -> dict[str, int]:
     """How many parts of each data set are here."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for fit, _ in list(_parts):
-        found[fit] = found.get(fit, 0) + 1
-    return found
+        counts[fit] = counts.get(fit, 0) + 1
+    return counts
 
 
 def apply(function: bytes, item: bytes, wanted: str) -> bytes:
@@ -319,10 +319,10 @@ def fingerprint() -> str:
     )
 
 
-def check_fingerprint(own: str, wanted: str, address: str) -> None:
+def check_fingerprint(installed: str, wanted: str, address: str) -> None:
     """Refuse a worker with other versions than the client's."""
-    if own != wanted:
+    if installed != wanted:
         raise PotentiaError(
-            f"worker {address} has {own}, but the client has {wanted}; install the same versions on all machines and "
+            f"worker {address} has {installed}, but the client has {wanted}; install the same versions on all machines and "
             "restart that worker."
         )
