@@ -280,16 +280,16 @@ def _chain_kinds(data: Part) -> tuple[str, str | None] | None:
 
 def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     """Tables of Delta per kind (N, K): Hamming times the variables' weights, or a user's."""
-    rows = delta_tables(part, delta)
+    by_kind = delta_tables(part, delta)
     if delta != "hamming":
-        return rows
-    held = sum(len(table) for table in rows.values() if table is not None)
+        return by_kind
+    held = sum(len(table) for table in by_kind.values() if table is not None)
     n_variables = sum(shard.graph.n_variables for shard in part.shards)
     if held < n_variables:
         raise PotentiaError(
             f"delta='hamming' needs a single-variable region for every variable; {n_variables - held} have none."
         )
-    tables = {kind: None if table is None else table[:] for kind, table in rows.items()}
+    tables = {kind: None if table is None else table[:] for kind, table in by_kind.items()}
     for kind, table in tables.items():
         weights = part.weights[kind]
         if table is not None and weights is not None:

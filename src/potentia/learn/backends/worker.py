@@ -323,6 +323,6 @@ def check_fingerprint(installed: str, wanted: str, address: str) -> None:
     """Refuse a worker with other versions than the client's."""
     if installed != wanted:
         raise PotentiaError(
-            f"worker {address} has {installed}, but the client has {wanted}; install the same versions on all machines and "
-            "restart that worker."
+            f"worker {address} has {installed}, but the client has {wanted}; install the same versions on all machines "
+            "and restart that worker."
         )
