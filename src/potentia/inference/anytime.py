@@ -11,11 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from ..base.resources import available_memory
-from ..base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
+from ..base.types import Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.elimination import send_labels
-from .base import Inference, Result, TablesByKind, all_singles, marginals_by_kind
+from .base import Inference, Interrupted, Result, TablesByKind, all_singles, marginals_by_kind
 from .clock import Clock
 from .conditioning import Cutset, choose_cutset, clamped, send_all_down, send_up_timed
 from .decode import best_labelling
@@ -124,19 +124,6 @@ class Anytime(Inference):
     seed: int = 0
     confidence: float = 0.95
 
-    def infer(
-        self,
-        graph: Graph,
-        theta: Mapping[str, ArrayLike],
-        observed: ArrayLike | None = None,
-        start: Result | None = None,
-    ) -> Result:
-        """As every method's; after Ctrl-C the bounds so far, with `interrupted` set. `start` is ignored."""
-        try:
-            return super().infer(graph, theta, observed, start)
-        except _Interrupted as stop:
-            return stop.result
-
     def run(self, scores: Scores, start: Result | None) -> Result:
         """The portfolio; Ctrl-C is passed on to the caller, which may be a loop over many problems."""
         for name in ("time_limit", "cpu_limit", "memory"):
@@ -148,16 +135,8 @@ class Anytime(Inference):
         try:
             task.search()
         except KeyboardInterrupt:
-            raise _Interrupted(task.result(interrupted=True)) from None
+            raise Interrupted(task.result(interrupted=True)) from None
         return task.result()
-
-
-class _Interrupted(KeyboardInterrupt):
-    """Ctrl-C, and what was computed until then."""
-
-    def __init__(self, result: AnytimeResult) -> None:
-        super().__init__("interrupted")
-        self.result = result
 
 
 class _Task:

@@ -157,6 +157,14 @@ class Result:
         return facts_table("Result", facts)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what was found until then: `infer` returns it, a loop over many problems ends with it."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
 class Expectations(NamedTuple):
     """A method's value and its gradient by the scores: marginals, summed over regions that share a table.
 
@@ -210,13 +218,18 @@ class Inference(Registered, ABC):
             theta: scores per kind, see `Graph`; -inf forbids.
             observed: variables to clamp: {variable: state} or an array of states with -1 where free.
             start: an earlier result of the same method on the same graph to continue from.
+
+        After Ctrl-C methods with a time limit return the best so far, with `interrupted` set.
         """
         if start is not None and not isinstance(start, Result):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph.")
-        with enough_memory("inference"):
-            return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        try:
+            with enough_memory("inference"):
+                return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        except Interrupted as stop:
+            return stop.result
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

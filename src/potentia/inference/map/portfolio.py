@@ -29,7 +29,7 @@ from ...base.types import ArrayLike, Ints, check_count, check_number
 from ...graph.regions import Regions
 from ...graph.scores import Scores, region_indicators, score_labels
 from ...graph.structure import Graph
-from ..base import Inference, Result, TablesByKind
+from ..base import Inference, Interrupted, Result, TablesByKind
 from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
@@ -87,14 +87,6 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
-class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C, and what was found until then."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__("interrupted")
-        self.result = result
-
-
 @dataclass
 class MAP(Inference):
     """The labelling of highest score, by a portfolio of methods.
@@ -125,19 +117,6 @@ class MAP(Inference):
     threads: int | None = None
     query: ArrayLike | None = None
     cpu_limit: float | None = None
-
-    def infer(
-        self,
-        graph: Graph,
-        theta: Mapping[str, ArrayLike],
-        observed: ArrayLike | None = None,
-        start: Result | None = None,
-    ) -> Result:
-        """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
-        try:
-            return super().infer(graph, theta, observed, start)
-        except SearchInterrupted as stop:
-            return stop.result
 
     def diverse(
         self,
@@ -192,7 +171,7 @@ class MAP(Inference):
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
-            raise SearchInterrupted(_result(task)) from None
+            raise Interrupted(_result(task)) from None
         return _result(task)
 
     def _search(self, task: SearchTask) -> None:
