@@ -108,11 +108,11 @@ class MessagePassingMethod(Inference):
         return replace(self, threads=1)
 
     def entropy_on(self, graph: Graph) -> Entropy:
-        """The method's own."""
+        """The method's entropy, whose maximum its marginals are."""
         return self.entropy(graph)
 
     def counting_numbers(self, graph: Graph) -> Floats:
-        """Those of its entropy."""
+        """Counting numbers of the method's entropy, a copy."""
         return self.entropy(graph).counting.copy()
 
     def run(self, scores: Scores, start: Result | None) -> Result:

@@ -106,7 +106,7 @@ def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bo
 
 
 def trials(count: int) -> Callable[[Order], bool]:
-    """For `search_orders`: `count` orders."""
+    """A condition for `search_orders` that ends it after `count` orders."""
     left = iter(range(count))
     return lambda _: next(left, None) is not None
 

@@ -149,7 +149,7 @@ class PairEngine(Engine):
         return counting[pair_region], counting[regions.single], total[regions.single]
 
     def _in_lanes(self) -> tuple[Floats, Floats, Floats]:
-        """`count`, `even` and `inverse` of the blocks."""
+        """Counting numbers by block: of slots, of rows whose slots all have one (else 0), and 1 / C of variables."""
         layout = self.layout
         count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
         even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)

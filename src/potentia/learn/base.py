@@ -210,7 +210,7 @@ def set_parameters(functions: Mapping[str, Differentiable], vector: Floats) -> N
 
 
 def failure_of(search: Search, steps: int, tol: float) -> str | None:
-    """What to say of a search that stopped elsewhere than at a minimum up to `tol`; None if it did not."""
+    """The warning for a search that stopped before a minimum up to `tol`; None if it reached one."""
     if search.diverged:
         return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."
     if not search.missed > (tol or STILL_FALLING) * abs(search.value):
@@ -235,14 +235,14 @@ def has_settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
 
 
 def fall(history: Sequence[Mapping[str, Any]]) -> float:
-    """Share of itself by which the objective fell in the last ten iterations."""
+    """Relative fall of the objective in the last ten iterations."""
     before = history[max(0, len(history) - 1 - WINDOW)]["objective"]
     now = history[-1]["objective"]
     return share(before - now, before) if before != now else 0.0
 
 
 def share(amount: float, objective: float) -> float:
-    """An amount relative to an objective, which may be zero: then any amount but zero is infinitely large."""
+    """`amount / abs(objective)`; infinite if the objective is 0 and the amount is not."""
     if objective == 0:
         return math.copysign(math.inf, amount) if amount != 0 else 0.0
     return float(amount / abs(objective))
@@ -334,7 +334,7 @@ def _resumed(
 
 
 def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> dict[str, Potential]:
-    """The functions of a checkpoint, in the place of these."""
+    """The potentials of a checkpoint, checked to have the classes of the given ones."""
     if set(saved) != set(potentials):
         raise PotentiaError(f"The checkpoint has potentials for {sorted(saved)}.")
     functions = {}

@@ -177,7 +177,7 @@ class ChainTables(NamedTuple):
 
     @classmethod
     def of(cls, layout: ChainLayout, vector: Floats, allowed: Allowed) -> ChainTables:
-        """Of a vector of all weights."""
+        """The tables that a vector of all weights makes."""
         flat, pairs, dense = layout.split(vector)
         padded = np.zeros((layout.n_dense, layout.kernel.width))
         padded[:, : layout.n_labels] = dense

@@ -363,7 +363,10 @@ def restored_part(part: Part, state: PartState, saved: Mapping[str, Any]) -> tup
 def _functions(
     part: Part, shard: Shard, potentials: Mapping[str, Potential], state: PartState, deltas: Mapping[str, Any]
 ) -> tuple[dict[str, Floats], dict[str, Any]]:
-    """f of a shard's regions, or their weights, per kind, of one where all are equal; and w (epsilon f + Delta)."""
+    """f and theta = w (epsilon f + Delta) of a shard by kind: a row per region, or one row where all are equal.
+
+    Where theta is a weight times one table, f holds the weights.
+    """
     f: dict[str, Floats] = {}
     theta: dict[str, Any] = {}
     for kind, scope in shard.graph.scopes.items():

@@ -77,7 +77,7 @@ def first_examples(part: Part, state: PartState) -> tuple[PartState, tuple[dict[
 
 
 def open_stage(part: Part, state: PartState, stage: Stage, settings: RiskSettings) -> tuple[PartState, Floats]:
-    """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
+    """A state without starts of inference, and the weight of the labelled variables of each batch."""
     new, totals = {"settings": settings, "stage": stage}, np.zeros(len(stage))
     for batch in range(len(stage)):
         for shard in _chosen(part, new, batch).shards:

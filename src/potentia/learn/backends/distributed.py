@@ -47,7 +47,7 @@ class ClusterStates:
 
 
 def chain_of(states: ClusterStates | None, numbers: Sequence[int]) -> tuple[str | None, list[Making]]:
-    """The folder of saved states that some states follow from, if any, and the calls since, of some parts."""
+    """How to make some parts' states again: the folder of saved states they follow from, if any, and later calls."""
     chain: list[Making] = []
     while states is not None and states.saved is None:
         chain.append(states.making.of(numbers))

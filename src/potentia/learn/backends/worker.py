@@ -40,11 +40,11 @@ class Making(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """How long it is."""
+        """Bytes of the pickled function and arguments."""
         return len(self.payload) + sum(map(len, (self.own or {}).values()))
 
     def of(self, numbers: Sequence[int]) -> Making:
-        """What some parts need of it."""
+        """The call with the arguments of some parts only."""
         own = None if self.own is None else {number: self.own[number] for number in numbers}
         return Making(self.payload, own)
 
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def n_bytes(self) -> int:
-        """About how long it is when it is sent."""
+        """About how many bytes are sent with it."""
         sizes = [len(item) for items in (self.recipes, self.own or {}) for item in items.values()]
         return sum(sizes) + sum(making.n_bytes for making in self.chain)
 
