@@ -212,7 +212,7 @@ class MiniBuckets:
         return math.fsum(self.peaks) + self.factors.constant
 
     def tighten(self, value: float, iterations: int, going: Callable[[], bool]) -> float:
-        """The best bound of some iterations of moment matching and weight updates; `value` is that of now.
+        """The best bound of some iterations of moment matching and weight updates; `value` is the current one.
 
         A step that does not improve the bound is undone and halved. Afterwards messages are those of the best bound.
         """

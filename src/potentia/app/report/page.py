@@ -22,7 +22,6 @@ from .rows import (
     Cell,
     Column,
     Row,
-    Shaded,
     StudyResults,
     Table,
     html_table,
@@ -142,7 +141,7 @@ def confusion_tables(study: StudyResults) -> list[Markup]:
             labels = [line["class"] for line in row["class_scores"]]
             cells = [
                 [
-                    Shaded(f"{count / max(sum(counts), 1):.3f}", j == k, count / max(sum(counts), 1), f"{count} pixels")
+                    (f"{count / max(sum(counts), 1):.3f}", j == k, count / max(sum(counts), 1), f"{count} pixels")
                     for j, count in enumerate(counts)
                 ]
                 for k, counts in enumerate(row["confusion"])
@@ -268,7 +267,7 @@ def couplings(study: StudyResults) -> list[Markup]:
         if "couplings" in row:
             weights = np.array(row["couplings"])
             largest = max(float(np.abs(weights).max()), 1e-12)
-            cells = [[Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights]
+            cells = [[(f"{w:.2f}" if w else "", w > 0, abs(w) / largest, None) for w in line] for line in weights]
             shown.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
     note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
     return [tag("p", note), *shown] if shown else []

@@ -135,13 +135,8 @@ def html_table(table: Table) -> Markup:
     )  # fmt: skip
 
 
-class Shaded(NamedTuple):
-    """A cell of a matrix: its text, which of two colours it has and how much of it (0 to 1), and a note."""
-
-    text: str
-    plus: bool
-    share: float
-    note: str | None = None
+#: A cell of a matrix: its text, which of two colours it has, how much of it (0 to 1), and a note or None.
+Shaded = tuple[str, bool, float, str | None]
 
 
 def shaded_table(name: str, labels: Sequence[str], cells: Sequence[Sequence[Shaded]], corner: str = "") -> Markup:
@@ -149,9 +144,8 @@ def shaded_table(name: str, labels: Sequence[str], cells: Sequence[Sequence[Shad
     lines = []
     for label, line in zip(labels, cells, strict=True):
         row = [
-            tag("td", cell.text, class_="plus" if cell.plus else "minus", style=f"--share: {cell.share * 60:.0f}%",
-                title=cell.note)
-            for cell in line
+            tag("td", text, class_="plus" if plus else "minus", style=f"--share: {share * 60:.0f}%", title=note)
+            for text, plus, share, note in line
         ]  # fmt: skip
         lines.append(tag("tr", tag("th", label, scope="row"), *row))
     head = tag("tr", tag("td", corner), *(tag("th", label, scope="col") for label in labels))
