@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -268,16 +269,36 @@ class MessagePassing(MessagePassingMethod):
 # -- counting numbers from options
 
 
+def _latest(make: Callable[[Graph, Any], Entropy]) -> Callable[[Graph, Any], Entropy]:
+    """Decorate make(graph, option): the graph stores the entropy of the latest option that is a number or None."""
+
+    @per_graph
+    def stored(graph: Graph) -> dict[float | None, Entropy]:
+        """The latest entropy by its option."""
+        return {}
+
+    @wraps(make)
+    def entropy(graph: Graph, option: Any) -> Entropy:
+        """make(graph, option), or the stored one."""
+        if option is not None and not isinstance(option, float):
+            return make(graph, option)
+        latest = stored(graph)
+        made = latest.get(option)
+        if made is None:
+            made = make(graph, option)
+            latest.clear()
+            latest[option] = made
+        return made
+
+    return entropy
+
+
+@_latest
 def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     """Entropy-smoothed LP: c = epsilon on every region, every containment linked [ILR-chapter Eq. 1.7].
 
     Regions of a variable without a single-variable region take the largest epsilon given.
     """
-    return _latest(graph, _smoothed, epsilon) if isinstance(epsilon, float) else _smoothed(graph, epsilon)
-
-
-def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
-    """The entropy with counting number epsilon for all regions of a kind; epsilon of 0 asks for the maximum."""
     values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
@@ -307,6 +328,7 @@ def _spread(graph: Graph, values: Floats) -> Floats:
     return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
 
 
+@_latest
 def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     """TRW: c = rho on cliques and 1 - sum of its cliques' rho on variables [MBL-tpami Eq. 16].
 
@@ -314,18 +336,7 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     kinds, or {kind: number or array}.
     """
     if rho is None:
-        return _evenly_reweighted(graph)
-    return _latest(graph, _reweighted, rho) if isinstance(rho, float) else _reweighted(graph, rho)
-
-
-@per_graph
-def _evenly_reweighted(graph: Graph) -> Entropy:
-    """The tree-reweighted entropy with the default weights, stored in the graph."""
-    return star_entropy(graph, graph.forest_weights, valid=True)
-
-
-def _reweighted(graph: Graph, rho: float | ArrayLike) -> Entropy:
-    """The tree-reweighted entropy of weights rho, whose bound is certified where they come from forests."""
+        return star_entropy(graph, graph.forest_weights, valid=True)
     weights = _clique_weights(graph, rho)
     if weights.size and not (np.all(np.isfinite(weights)) and weights.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique.")
@@ -349,23 +360,6 @@ def _spread_weights(rho: ArrayLike, n: int, name: str) -> Floats:
     if weights.ndim and weights.shape != (n,):
         raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques.")
     return np.broadcast_to(weights, (n,)).astype(float)
-
-
-def _latest(graph: Graph, make: Callable[[Graph, float], Entropy], option: float) -> Entropy:
-    """make(graph, option), of which the graph stores the latest."""
-    stored = _stored(graph, make)
-    entropy = stored.get(option)
-    if entropy is None:
-        entropy = make(graph, option)
-        stored.clear()
-        stored[option] = entropy
-    return entropy
-
-
-@per_graph
-def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float, Entropy]:
-    """The graph's entropies made by `make`, by their number; filled by the caller."""
-    return {}
 
 
 def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:
