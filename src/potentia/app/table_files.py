@@ -133,7 +133,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 
 def _typed(column: Sequence[Any]) -> list[Any]:
-    """Numbers as they are, and texts as whole numbers where all are some, spelled as numbers are."""
+    """A column with texts turned into integers if every cell is an integer in plain spelling, else unchanged."""
     texts = all(isinstance(cell, str) for cell in column)
     whole = texts and all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column)
     return [int(cell) for cell in column] if whole else list(column)

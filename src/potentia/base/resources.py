@@ -248,7 +248,7 @@ PIECES = 64
 
 
 def piece_of(n: int) -> list[int]:
-    """The piece of each of n consecutive items."""
+    """Number of the piece, 0 .. PIECES - 1, that each of n consecutive items belongs to."""
     return [k * PIECES // n for k in range(n)]
 
 

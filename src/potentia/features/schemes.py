@@ -27,17 +27,17 @@ _EDGE = ("O", "")
 
 
 def _bio(before: _Tag, after: _Tag) -> bool:
-    """Every span begins with B: I continues a span of its type."""
+    """Whether one tag may follow another where every span begins with B and I continues a span of its type."""
     return after[0] != "I" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _iob1(before: _Tag, after: _Tag) -> bool:
-    """Spans begin with I; B separates a span from one of the same type that ends just before it."""
+    """Whether one tag may follow another where spans begin with I, and with B after a span of the same type."""
     return after[0] != "B" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _bioes(before: _Tag, after: _Tag) -> bool:
-    """B I ... E, or S alone: what B or I opened continues as I or E of its type, and nothing else does."""
+    """Whether one tag may follow another where spans are B I ... E or a single S."""
     opened = before[0] in "BI"
     return opened == (after[0] in "IE") and (not opened or before[1] == after[1])
 
@@ -232,7 +232,7 @@ _Rules = tuple[Callable[[_Tag, _Tag], bool], Callable[[str], bool]]
 
 
 def _iob1_begins(before: _Tag, tag: _Tag) -> bool:
-    """I begins a span if none is open; B only next to one of its type."""
+    """Whether a tag that continues no span begins one in IOB1: I always, B after a span of its type only."""
     return tag[0] == "I" or (tag[0] == "B" and before[0] in "BI" and before[1] == tag[1])
 
 
