@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, opened
+from ..base.backend import Backend, PartFunction
 from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example, Examples, Held, Parts, Source
+from ..features.example import Example
+from ..features.parts import Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
-from .backends.distributed import Distributed
+from .backends.connection import open_backend
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
@@ -89,20 +90,6 @@ def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[lis
 
 
 # -- the parts of a data set -----------------------------------------------------------------------------------
-
-
-def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
-
-    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
-    data, None if it is not known.
-    """
-    connection = None if here else CLUSTER.get()
-    if connection is not None:
-        return opened(Distributed(connection, recipes))
-    if in_memory:
-        return opened(Local([recipe.build() for recipe in recipes]))
-    return opened(OutOfCore(recipes, resident))
 
 
 class Dataset:

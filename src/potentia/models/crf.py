@@ -30,7 +30,8 @@ from ..base.types import (
     shown,
     warn_caller,
 )
-from ..features.example import Example, Examples, Parts
+from ..features.example import Example
+from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
