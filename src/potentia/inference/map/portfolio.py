@@ -366,6 +366,7 @@ class ExactSearch:
         self._task.tighten(score - self._task.problem.constant, _PART)
 
     def _offer(self, positions: Ints) -> None:
+        """Offer a labelling that the process has printed to the task."""
         labels = self._states[np.arange(len(positions)), positions]
         self._task.offer(self._problem.expand(labels)[self._task.problem.variables], _PART)
 
