@@ -239,7 +239,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """A study's own tables of its rows; none where the rows are of an older version."""
+    """A study's own tables of its rows; empty if the rows are of an older version."""
     try:
         tables: list[Any] = _study_module("studies").report_tables(name, rows)
         return tables
