@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -83,6 +84,12 @@ class Example:
     def name(self) -> str | None:
         """The example's name."""
         return self._name
+
+    def with_labels(self, labels: ArrayLike | None) -> Example:
+        """The same example with other labels; nothing else is copied or checked again."""
+        other = copy.copy(self)
+        other._labels = None if labels is None else _frozen(check_labels(self._graph, labels))
+        return other
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_inputs": {}} | state)

@@ -259,13 +259,14 @@ def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int,
 class Predictor(NamedTuple):
     """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding.
 
-    decode: labels by "mpm" or "map", or "marginals".
+    decode: labels by "mpm" or "map", or "marginals". clamp: the examples' labels are observed.
     """
 
     potentials: Mapping[str, Potential]
     scales: Mapping[str, float]
     inference: Inference
     decode: str = "mpm"
+    clamp: bool = False
 
 
 def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[str, Any]) -> Scores:
@@ -277,7 +278,7 @@ def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[
             table = part.function(kind, rows, potential, state, potential.by_weight)
             shared = len(table) < rows.stop - rows.start
             theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
-    return Scores(shard.graph, theta)
+    return Scores(shard.graph, theta, shard.labels if predictor.clamp else None)
 
 
 def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:

@@ -46,7 +46,10 @@ class Batch:
     def bias(self) -> Floats:
         """Biases (n, K)."""
         bias = self._table.bias
-        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
+        if bias is None:
+            return NO_ROWS
+        rows = bias.make(self._rows) if isinstance(bias, OnDemand) else bias[self._rows]
+        return np.ascontiguousarray(rows, dtype=np.float64)
 
     @lazy
     def labels(self) -> Ints:
@@ -98,13 +101,13 @@ class OnDemand:
     """A table (N, K) that is too large to hold: `make` gives the rows of a slice or of row numbers."""
 
     def __init__(self, shape: tuple[int, int], make: Callable[[Any], Floats]) -> None:
-        self.shape, self._make = shape, make
+        self.shape, self.make = shape, make
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> Floats:
-        return self._make(rows)
+        return self.make(rows)
 
 
 @dataclass(frozen=True)
