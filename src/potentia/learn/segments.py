@@ -313,6 +313,7 @@ def best_segments(
     )
 
     def piece(ends: tuple[int, int]) -> None:
+        """Segments of a range of sequences, batch by batch."""
         for a, b, rows in batches(ptr, dense, *ends):
             kernels.best_labels(
                 tokens, scores.layout.kernel, scores.flat, scores.tables, a, b, scores.dense_scores(rows), tags, begins,
