@@ -311,7 +311,7 @@ def test_labels_are_any_two_values():
     with pytest.raises(pt.PotentiaError, match="takes 3 values"):
         learn_label("a", ["x", "y", "z"])
     with pytest.raises(pt.PotentiaError, match="row 2 has no value"):
-        learn_label("a", ["x", None])
+        learn_label("a", ["x", None, "y"])
 
 
 def test_labels_come_back_as_training_spelled_them():
@@ -345,7 +345,7 @@ def test_tables_in_three_dialects(separator, tmp_path):
 
 
 def test_a_column_of_texts_that_hardly_repeat_is_remarked_on(tmp_path):
-    rows = "".join(f"0,{k:02d};{k % 2}\n" for k in range(40))
+    rows = "".join(f"no {k:02d};{k % 2}\n" for k in range(40))
     (tmp_path / "t.csv").write_text("size;a\n" + rows)
     said = []
     tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -38,7 +39,7 @@ from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
 #: The forms of data: the option that names a source; the module that trains on it, its placeholder and its help.
 _FORMS = {
-    "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
+    "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF, GIF), or one file"),
     "table": ("tables", "FILE", "rows with several labels (CSV, Parquet)"),
     "sequences": ("sequences", "FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
 }
@@ -81,15 +82,18 @@ def _option(name: str, forms: str, text: str, required: bool = False, **parsed: 
 
 
 def _split(text: str) -> list[str]:
-    """Names with commas between."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """Names with commas between; those that have a comma stand in double quotes."""
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _paths(text: str) -> list[Path]:
     return [Path(name) for name in _split(text)]
 
 
-_MASKS = _option("masks", "images", "folder of masks (PNG, TIFF), or one file", required=True, type=Path, metavar="DIR")
+_MASKS = _option(
+    "masks", "images", "folder of masks (PNG, TIFF, GIF), or one file", required=True, type=Path, metavar="DIR"
+)
 _FEATURES = _option(
     "features", "images", "folder of precomputed features, an array (h, w, n) per image (.npy, .npz, .tif)",
     type=Path, metavar="DIR",
@@ -121,6 +125,9 @@ _OPTIONS = {
             "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
             choices=NORMALISATIONS),
         _option("stacks", "images", "pages of TIFF files are images (default) or volumes", choices=STACKS),
+        _option("axes", "images",
+            "axes of TIFF files that do not state them, such as CYX or YXC: C channels, others but Y and X pages",
+            metavar="LETTERS"),
         _option("node", "images", "function of pixels (default: boosting)", choices=PIXEL_FUNCTIONS),
         _option("edge", "images",
             "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
