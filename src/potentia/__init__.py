@@ -50,6 +50,7 @@ from .potentials import (
     TruncatedLinear,
     TruncatedQuadratic,
     Zero,
+    factors,
 )
 
 # what is logged is shown only where a program asks for it
@@ -135,6 +136,7 @@ __all__ = [
     "cluster",
     "datasets",
     "extend",
+    "factors",
     "features",
     "formats",
     "gradients",

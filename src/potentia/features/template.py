@@ -245,13 +245,14 @@ def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
         if bare[0] not in "uUbB*":
             raise PotentiaError(f"line {number} of the template must begin with U, B or *, not {bare[0]!r}.")
         shown = bare[0].lower() + bare[1:] if dialect == "wapiti" else bare
-        macros = tuple(_macro(match, number) for match in _MACRO.finditer(shown))
-        rest = _MACRO.sub("\0", shown)
-        if re.search(r"%[xXtTmM]", rest):
+        matches = list(_MACRO.finditer(shown))
+        ends = [0, *(end for match in matches for end in match.span()), len(shown)]
+        texts = tuple(shown[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
+        if any(re.search(r"%[xXtTmM]", literal) for literal in texts):
             raise PotentiaError(
                 f"line {number} of the template has a macro that is not of the form %x[offset,column]: {bare[:60]!r}."
             )
-        yield Pattern(bare[0].lower(), tuple(rest.split("\0")), macros, shown)
+        yield Pattern(bare[0].lower(), texts, tuple(_macro(match, number) for match in matches), shown)
 
 
 def _macro(match: re.Match[str], number: int) -> Macro:

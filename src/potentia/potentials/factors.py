@@ -1,0 +1,172 @@
+"""Structured factors: constraints and scores of many variables at once, with fast messages.
+
+`theta = {"group": pt.factors.AtMostOne()}` constrains every region of kind "group"; a finite `weight` is the cost
+of violating it. In a `pt.CRF`, `weight=None` (and `Cardinality()`) learns a score for each outcome.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..base.types import Floats, PotentiaError, check_count
+from ..graph.structured import MAX_DIFFERENT, Structure, StructuredValue, checked_scores, outcome_scores
+
+__all__ = ["AllDifferent", "And", "AtMostOne", "Cardinality", "ExactlyOne", "Implies", "Or", "Parity", "PnPotts"]
+
+
+class WeightedFactor(StructuredValue):
+    """A factor that costs its weight where it is violated.
+
+    names: of the variables, for multi-label models. weight: infinity for a hard constraint, a cost, or a cost per
+    region, (m,). state: the state of a variable that counts as on.
+    """
+
+    def __init__(self, *names: str, weight: Any = math.inf, state: int = 1):
+        check_count("state", state)
+        self.take_names(names)
+        self.weight, self.state = weight, state
+
+    def table(self, order: int, n_states: int) -> Floats:
+        """Minus the weight of outcomes that violate the factor."""
+        return outcome_scores(self.weight, self.violated(order, n_states))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """1 for outcomes that violate the factor, (n_outcomes,)."""
+        raise NotImplementedError
+
+
+class AtMostOne(WeightedFactor):
+    """At most one variable is on; outcomes: none, one, more."""
+
+    def structure(self, order: int) -> Structure:
+        """The number of variables that are on, up to 2."""
+        return Structure("count", 2, (self.state,))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """More than one."""
+        return [0, 0, 1][: min(order, 2) + 1]
+
+
+class ExactlyOne(AtMostOne):
+    """One variable is on; outcomes: none, one, more."""
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """None, and more than one."""
+        return [1, 0, 1][: min(order, 2) + 1]
+
+
+class Or(WeightedFactor):
+    """At least one variable is on; outcomes: none, some."""
+
+    def structure(self, order: int) -> Structure:
+        """Whether any variable is on."""
+        return Structure("count", 1, (self.state,))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """None."""
+        return [1, 0]
+
+
+class And(WeightedFactor):
+    """All (binary) variables are on; outcomes: all, not all."""
+
+    def structure(self, order: int) -> Structure:
+        """Whether any variable is off."""
+        return Structure("count", 1, (1 - self._binary(),))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """Not all."""
+        return [0, 1]
+
+    def _binary(self) -> int:
+        if self.state > 1:
+            raise PotentiaError(
+                f"{type(self).__name__} takes binary variables: state must be 0 or 1, not {self.state}."
+            )
+        return self.state
+
+
+class Implies(And):
+    """If the first (binary) variable is on, then at least one of the others is; outcomes: violated, satisfied."""
+
+    arity = 2
+
+    def structure(self, order: int) -> Structure:
+        """Whether the first variable is off or another one on."""
+        on = self._binary()
+        return Structure("count", 1, (1 - on, *(on,) * (order - 1)))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """The first is on and no other is."""
+        return [1, 0]
+
+
+class Parity(WeightedFactor):
+    """An even number of variables is on, or with `odd` an odd one; outcomes: even, odd."""
+
+    def __init__(self, *names: str, odd: bool = False, weight: Any = math.inf, state: int = 1):
+        super().__init__(*names, weight=weight, state=state)
+        self.odd = odd
+
+    def structure(self, order: int) -> Structure:
+        """The parity of the number of variables that are on."""
+        return Structure("parity", on=(self.state,))
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """The other parity."""
+        return [1, 0] if self.odd else [0, 1]
+
+
+class PnPotts(WeightedFactor):
+    """All variables have the same state [Kohli et al. 2007]; outcomes: all in state 0, 1, ..., mixed."""
+
+    def structure(self, order: int) -> Structure:
+        """The state that all variables share."""
+        return Structure("same")
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """Mixed states."""
+        return [0] * n_states + [1]
+
+
+class AllDifferent(WeightedFactor):
+    """No two variables have the same state; outcomes: different, repeated. For up to 10 states."""
+
+    def structure(self, order: int) -> Structure:
+        """Whether a state is repeated."""
+        return Structure("different")
+
+    def violated(self, order: int, n_states: int) -> list[int]:
+        """A repeated state."""
+        if n_states > MAX_DIFFERENT:
+            raise PotentiaError(
+                f"AllDifferent takes variables of up to {MAX_DIFFERENT} states, not {n_states}: use a kind of pairs."
+            )
+        return [0, 1]
+
+
+class Cardinality(StructuredValue):
+    """A score for the number of variables that are on.
+
+    scores: scores[k] if k are on, the last entry for K or more, (K + 1,), or for each region, (m, K + 1); -inf
+    forbids. `Cardinality([0, 0, 0, -inf])` allows at most two. names and state are those of other factors.
+    """
+
+    def __init__(self, scores: Any = None, *names: str, state: int = 1):
+        check_count("state", state)
+        self.take_names(names)
+        self.scores, self.state = scores, state
+
+    def structure(self, order: int) -> Structure:
+        """The number of variables that are on, up to the last that has its own score."""
+        limit = order if self.scores is None else np.shape(self.scores)[-1] - 1
+        return Structure("count", min(limit, order), (self.state,))
+
+    def table(self, order: int, n_states: int) -> Floats:
+        """The scores of 0, 1, ... variables."""
+        if self.scores is None:
+            raise PotentiaError("Cardinality without scores is learned by a CRF; in theta give its scores.")
+        return checked_scores(self.scores, "scores")[..., : order + 1]
