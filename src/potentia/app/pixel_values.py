@@ -287,7 +287,7 @@ def find_classes(
         unknown += doubtful if rare == "void" else []
         listed = [(int(v), show_code(int(v), coloured), None) for v in values]
     else:
-        listed = _read_palette(palette_file, coloured)
+        listed = read_palette(palette_file, coloured)
         unknown += [code for code, name, _ in listed if name.lower() == "void"]
         listed = [row for row in listed if row[0] not in unknown]
     if not 2 <= len(listed) <= _MOST:
@@ -371,7 +371,7 @@ def show_code(code: int, coloured: bool) -> str:
     return f"#{code:06x}" if coloured else str(code)
 
 
-def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
+def read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
     """(value, name, colour or None) of every line `value,name[,#rrggbb]`."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
