@@ -23,10 +23,10 @@ from ..base.saving import file_kind, find_class, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
-from ..models.crf import CRF
 
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
+    from ..models.crf import CRF
     from ..models.multilabel.base import MultiLabelClassifier
 
 #: The class of pipelines of each form of data, and its module.
@@ -108,11 +108,13 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
     """
-    # most classes are imported here, because each brings large libraries along
+    # classes are imported here, because each brings large libraries along
     kind = file_kind(path)
     if kind == "pipeline":
         return load_pipeline(path)
     if kind == "CRF":
+        from ..models.crf import CRF
+
         return CRF.load(path)
     if kind == "ChainCRF":
         from ..models.chain_crf import ChainCRF

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -10,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -32,7 +30,8 @@ def is_command() -> bool:
 
     The processes that it starts have its arguments, but are not.
     """
-    if multiprocessing.parent_process() is not None:
+    multiprocessing = sys.modules.get("multiprocessing.process")  # which a process started by it has imported
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return False
     script = os.path.basename(sys.argv[0] if sys.argv else "").removesuffix(".exe")
     return script == "potentia" or sys.orig_argv[1:3] == ["-m", "potentia"]
@@ -95,6 +94,8 @@ def postponing() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from multiprocessing import resource_tracker
+
     resource_tracker.ensure_running()  # whoever starts it unblocks Ctrl-C afterwards
     received: list[int] = []
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _wanted()}

@@ -238,3 +238,8 @@ def check_size(name: str, value: Any) -> tuple[int, int]:
 def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays whose names begin with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def entropies(p: Floats) -> Floats:
+    """Entropy in nats along the last axis of probabilities."""
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1))

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 import numpy as np
 
 from ..base.files import check_pieces, read_span, read_text
 from ..base.types import PotentiaError, check_count, check_flag, check_type, texts_of
-from ..graph.structure import Graph
-from .example import Example
+
+if TYPE_CHECKING:
+    from .example import Example
 
 #: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
 Sentence = Sequence[Sequence[str]]
@@ -275,6 +276,9 @@ class TokenFeatures:
 
     def transform(self, sentences: Sequence[Sentence], labelled: bool = True) -> list[Example]:
         """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
+        from ..graph.structure import Graph
+        from .example import Example
+
         if not hasattr(self, "index_"):
             raise PotentiaError("these TokenFeatures are not fitted: call fit first.")
         place = {label: k for k, label in enumerate(self.classes_)}

@@ -140,6 +140,21 @@ class Graph:
         return cls._pairwise(n, n_states, builders.complete_edges(_length(n)))
 
     @classmethod
+    def from_edges(cls, n: int | None, edges: Any, *, n_states: ArrayLike) -> Graph:
+        """The graph of n nodes and undirected edges; n None takes the number of nodes from the edges.
+
+        edges: pairs of nodes (E, 2) or (2, E), a square SciPy sparse matrix, or a networkx graph, whose nodes are
+        numbered in its order. An edge given several times, or in both directions, becomes one pair (i, j), i < j, in
+        the order of first occurrence; edges from a node to itself are left out.
+        """
+        listed, least = builders.edge_list(edges)
+        n = least if n is None else _length(n)
+        if least > n:
+            raise PotentiaError(f"edges have node {least - 1}, but there are n = {n} nodes, 0 to {n - 1}.")
+        builders.check_size(n, len(listed), f"a graph of {n} variables and {len(listed)} edges")
+        return cls._pairwise(n, n_states, builders.unique_pairs(listed)[0])
+
+    @classmethod
     def from_networkx(cls, network: Any, *, n_states: ArrayLike) -> Graph:
         """The edges of a networkx graph; variable i is the i-th of `network.nodes`.
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from ..base.figures import draw_marginals
 from ..base.html import facts_table
 from ..base.saving import Registered
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory, entropies
 from ..graph.cotangents import Tables, add_cliques, add_singles, flat_marginals, zero_tables
 from ..graph.scores import Scores, check_labels, score_labels
 from ..graph.structure import Graph
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .engine import Engine, Entropy, Outcome, Readout
 
 
@@ -99,6 +102,14 @@ class Result:
     def mpm(self) -> Ints:
         """The most likely state of every variable by its own marginal (maximum posterior marginal)."""
         return self.variable_marginals.argmax(axis=1)
+
+    def entropy(self) -> Floats:
+        """Entropy of every variable's marginal (n_variables,), in nats: 0 where certain."""
+        return entropies(self.variable_marginals)
+
+    def plot(self, shape: Sequence[int] | None = None, state: int = 1, ax: Axes | None = None) -> Axes:
+        """Draw the marginals of all variables; `shape` (h, w) draws P(state) as an image. See `pt.plot.marginals`."""
+        return draw_marginals(self.variable_marginals, shape, state, ax)
 
     def argmax(self) -> Ints:
         """The best labelling found: exact for `Exact` and on forests, otherwise rounding followed by local search."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -21,13 +21,16 @@ from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
 from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_choice, warn_caller
-from ..features.example import Examples, Held, Parts, Source
-from ..inference.base import Inference
-from ..inference.messages import TRW
-from ..potentials.base import Differentiable, Potential
+from ..features.parts import Examples, Held, Parts, Source
 from .backends.connection import map_anywhere
 from .checkpoint import Checkpoint
-from .data import Dataset
+
+if TYPE_CHECKING:
+    from ..inference.base import Inference
+    from ..potentials.base import Differentiable, Potential
+    from .data import Dataset
+
+# what graphs need is imported where it is used: chains do without
 
 #: Iterations over which the objective's fall is judged: a single step may be short without being the last.
 WINDOW = 10
@@ -109,6 +112,8 @@ class Learner(Registered, ABC):
 
     def gather(self, examples: Examples, potentials: Mapping[str, Potential]) -> Dataset:
         """The examples, a list or `pt.parts`, as the parts that this learner works on."""
+        from .data import Dataset
+
         return Dataset.of(examples, potentials)
 
     @abstractmethod
@@ -159,6 +164,8 @@ class Learner(Registered, ABC):
 
     def predictor(self, kinds: Sequence[str]) -> Inference:
         """The inference that predictions of the trained model use."""
+        from ..inference.messages import TRW
+
         return TRW(iterations=20)
 
     # -- help ------------------------------------------------------------------------------------------------
@@ -179,6 +186,8 @@ class Learner(Registered, ABC):
 
     def check_inference(self, *names: str) -> None:
         """Refuse an option that should be an inference method and is not."""
+        from ..inference.base import Inference
+
         for name in names:
             method = getattr(self, name)
             if method is not None and not isinstance(method, Inference):
@@ -197,7 +206,9 @@ class Learner(Registered, ABC):
 def movable(potentials: Mapping[str, Potential], kinds: Iterable[str]) -> dict[str, Differentiable]:
     """Copies of the potentials of some kinds that have parameters, to be moved."""
     return {
-        kind: cast(Differentiable, copy.deepcopy(potentials[kind])) for kind in kinds if potentials[kind].differentiable
+        kind: cast("Differentiable", copy.deepcopy(potentials[kind]))
+        for kind in kinds
+        if potentials[kind].differentiable
     }
 
 
@@ -341,6 +352,8 @@ def _resumed(
 
 def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> dict[str, Potential]:
     """The functions of a checkpoint, in the place of these."""
+    from ..potentials.base import Potential
+
     if set(saved) != set(potentials):
         raise PotentiaError(f"The checkpoint has potentials for {sorted(saved)}.")
     found = {}

@@ -150,7 +150,7 @@ class ChainLayout:
 
     def renumbered(self, tokens: TokenAttributes) -> TokenAttributes:
         """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
-        item_ptr = np.zeros_like(tokens.item_ptr)
+        item_ptr = np.zeros(len(tokens.item_ptr), dtype=np.int64)
         left = kernels.renumber(tokens, self.number, item_ptr)
         value = tokens.value[:left] if tokens.value.size else tokens.value
         return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
@@ -403,7 +403,7 @@ class ChainFit(Learner):
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
     """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
-    if (score > -np.inf).all():
+    if not len(score) or score.min() > -np.inf:
         return
     if np.isnan(score).any():
         raise PotentiaError(f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite.")

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, opened
+from ..base.backend import Backend, PartFunction
 from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example, Examples, Held, Parts, Source
+from ..features.example import Example
+from ..features.parts import Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
-from .backends.distributed import Distributed
+from .backends.connection import open_backend
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
@@ -89,20 +90,6 @@ def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[lis
 
 
 # -- the parts of a data set -----------------------------------------------------------------------------------
-
-
-def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
-
-    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
-    data, None if it is not known.
-    """
-    connection = None if here else CLUSTER.get()
-    if connection is not None:
-        return opened(Distributed(connection, recipes))
-    if in_memory:
-        return opened(Local([recipe.build() for recipe in recipes]))
-    return opened(OutOfCore(recipes, resident))
 
 
 class Dataset:
@@ -272,13 +259,14 @@ def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int,
 class Predictor(NamedTuple):
     """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding.
 
-    decode: labels by "mpm" or "map", or "marginals".
+    decode: labels by "mpm" or "map", or "marginals". clamp: the examples' labels are observed.
     """
 
     potentials: Mapping[str, Potential]
     scales: Mapping[str, float]
     inference: Inference
     decode: str = "mpm"
+    clamp: bool = False
 
 
 def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[str, Any]) -> Scores:
@@ -290,7 +278,7 @@ def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[
             table = part.function(kind, rows, potential, state, potential.by_weight)
             shared = len(table) < rows.stop - rows.start
             theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
-    return Scores(shard.graph, theta)
+    return Scores(shard.graph, theta, shard.labels if predictor.clamp else None)
 
 
 def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:

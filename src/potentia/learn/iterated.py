@@ -18,7 +18,8 @@ import numpy as np
 
 from ..base.optimise import Search, lbfgs
 from ..base.types import ArrayLike, Floats, PotentiaError, check_count, check_number, real_number, shown
-from ..features.example import Example, Examples
+from ..features.example import Example
+from ..features.parts import Examples
 from ..inference.base import Inference
 from ..inference.messages import Schedule, Smoothed
 from ..potentials.base import Differentiable, Potential

@@ -13,7 +13,8 @@ import numpy as np
 from ..base.backend import CLUSTER, Backend, Local
 from ..base.schema import Array, Rule, Schema, check_state, like
 from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, real_number, shown
-from ..features.example import Example, Examples, Parts
+from ..features.example import Example
+from ..features.parts import Examples, Parts
 from ..inference.base import Inference
 from ..inference.exact import Exact
 from ..kernels.frank_wolfe import MarginDual, WorkingSet, assemble, entries_of, margins, maximise_on_simplex, revisit

@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
-from ..features.example import Example, Held, Source
+from ..features.example import Example
+from ..features.parts import Held, Source
 from ..gradients.entry import class_factors
 from ..graph.structure import Graph, per_graph
 from ..graph.union import Union, induced

@@ -19,7 +19,8 @@ from ..base.files import new_folder
 from ..base.saving import read_file, reading, write_file
 from ..base.schema import FLAG, Array, Count, Items, Kind, Named, Schema, Section, check
 from ..base.types import PotentiaError, check_count
-from ..features.example import Example, Loaded, Parts, Source
+from ..features.example import Example
+from ..features.parts import Loaded, Parts, Source
 from ..graph.structure import Graph
 from ..graph.union import Union
 from .data import PART_ENTRIES, checked_examples, cut_examples, hold_examples

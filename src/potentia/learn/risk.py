@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
 from ..base.types import PotentiaError, check_count, check_number, real_number, shown
-from ..features.example import Examples
+from ..features.parts import Examples
 from ..gradients.base import Gradient, Loss
 from ..gradients.entry import gradient_of
 from ..gradients.losses import SmoothedError, loss_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from ..base.optimise import Search, begin, lbfgs
+from ..base.params import Params
 from ..base.saving import Registered
 from ..base.schema import Count, Number, Schema
 from ..base.types import ArrayLike, Floats, PotentiaError, check_count, check_number
@@ -20,46 +20,6 @@ from .saving import Arrays, pack, restore
 
 #: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
 MORE_STEPS = 20
-
-
-class Params:
-    """Hyper-parameters are the constructor's keywords, stored unchanged; works with `sklearn.base.clone`."""
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        return [parameter.name for parameter in parameters if parameter.kind in named]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
-        values: dict[str, Any] = {}
-        for name in self._names():
-            value = values[name] = getattr(self, name)
-            if deep and hasattr(value, "get_params") and not isinstance(value, type):
-                values.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
-        return values
-
-    def set_params(self, **params: Any) -> Self:
-        """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
-        names = self._names()
-        for key, value in params.items():
-            outer, _, inner = key.partition("__")
-            if outer not in names:
-                has = ", ".join(names) or "none"
-                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has: {has}.")
-            if inner:
-                getattr(self, outer).set_params(**{inner: value})
-            else:
-                setattr(self, outer, value)
-        return self
-
-    def __repr__(self) -> str:
-        """The constructor call, with the arguments that differ from their defaults."""
-        defaults = inspect.signature(type(self).__init__).parameters
-        values = {name: repr(getattr(self, name)) for name in self._names()}
-        shown = [f"{name}={text}" for name, text in values.items() if text != repr(defaults[name].default)]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Potential(Params, Registered, ABC):

@@ -7,12 +7,14 @@ import io
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ...base.html import Markup, tag
-from ..plot import Line
+
+if TYPE_CHECKING:
+    from ..plot import Line
 
 _WIDTH, _HEIGHT = 310, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 10, 10, 34

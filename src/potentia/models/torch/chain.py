@@ -11,7 +11,7 @@ import torch
 from ...base.types import Bools, Ints, PotentiaError, check_choice, check_count, check_type, texts_of
 from ...features.schemes import allowed_tags
 from ...kernels import sequences as kernels
-from ..chain_crf import LabelPath
+from ..chain_predict import LabelPath
 from . import segments as segment_chains
 from . import tensor_chain
 from .layer import tensor_like
