@@ -11,6 +11,7 @@ import hmac
 import json
 import re
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -44,6 +45,11 @@ class Server(ThreadingHTTPServer):
         self.session, self.token = session, secrets.token_urlsafe(24)
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.address = f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing where a browser has closed its connection before it was answered."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _RefusedError(Exception):
