@@ -204,7 +204,8 @@ def _files_below(folder: Path, suffixes: Sequence[str], without: Path | None = N
     for pattern in ("*", "**/*"):
         found = [path for path in sorted(folder.glob(pattern)) if path.suffix.lower() in suffixes]
         shown = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-        kept = [path for path in shown if without is None or without == folder or without not in path.parents]
+        inside = without if without is not None and folder in without.parents else None
+        kept = [path for path in shown if inside not in path.parents]
         if kept:
             return kept
     return []
