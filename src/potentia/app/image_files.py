@@ -149,7 +149,9 @@ def image_files(
 ) -> list[ImageFile]:
     """The images of a folder, or of one file, in order of name; masks beside their images are left out.
 
-    A folder without images of its own has those of its subfolders, whose names go before theirs. stacks: pages of a
+    Where a folder has no images, those of its subfolders are taken, whose names then begin with the subfolder.
+
+    stacks: pages of a
     TIFF file are separate images, with three digits after the name, or one volume. named: where masks are; in a folder
     that holds both, file name endings tell masks from images. axes: of TIFF files, see `read_tiff`.
     """
@@ -348,7 +350,7 @@ def read_mask(file: ImageFile | Path) -> Mask:
             )
         return Mask(values.astype(np.int32), False, None)
     loaded = _still(path)
-    if path.suffix.lower() == ".gif":  # whose writers number the colours of each file anew
+    if path.suffix.lower() == ".gif":  # writers renumber the colours of every file
         rgb = np.asarray(loaded.convert("RGB"))
         coloured = bool((rgb != rgb[..., :1]).any())
         return Mask(colour_codes(rgb) if coloured else rgb[..., 0].astype(np.int32), coloured, None)
