@@ -101,6 +101,7 @@ def _series(path: Path, read: bool, given: str | None = None) -> tuple[Any, str,
 
 
 def _tifffile() -> Any:
+    """The module, or a sentence that says how to install it."""
     try:
         import tifffile
     except ImportError:
@@ -254,6 +255,7 @@ def _is_jpeg(path: Path) -> bool:
 
 
 def _mask_of(file: ImageFile, by_name: Mapping[str, Path], masks: Path) -> Path | None:
+    """The mask of an image by the file's name; None if there is none."""
     names = [file.base + end for end in _MASK_ENDINGS]
     candidates = [by_name[name] for name in names if name in by_name and by_name[name] != file.path]
     if len(candidates) > 1:
@@ -263,6 +265,7 @@ def _mask_of(file: ImageFile, by_name: Mapping[str, Path], masks: Path) -> Path 
 
 
 def _same_page(file: ImageFile, mask: Path, stacks: str) -> ImageFile:
+    """The mask's page that belongs to an image's page."""
     if stacks == "volumes":
         return ImageFile(file.name, mask, None, _volume_axes(mask, None))
     if file.page is not None and (pages := n_pages(mask) if is_tiff(mask) else 1) != n_pages(file.path, file.axes):

@@ -234,10 +234,12 @@ class CRF(Registered):
         return part
 
     def _predictor(self, decode: str | None = None) -> Predictor:
+        """What turns parts into predictions with the fitted potentials."""
         decode = decode or self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
     def _gathered(self, examples: Examples, here: bool = False) -> Dataset:
+        """The examples in parts, checked against the fitted potentials."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
         return _gathered(list_examples(examples), self.potentials_, self.shapes_, here)
@@ -372,6 +374,7 @@ class CRF(Registered):
         return f"CRF({', '.join(shown)})"
 
     def _check(self) -> None:
+        """Refuse wrong types of constructor arguments."""
         if not isinstance(self.potentials, Mapping) or not self.potentials:
             raise PotentiaError("potentials must map each kind to a potential.")
         for kind, potential in self.potentials.items():
@@ -388,6 +391,7 @@ class CRF(Registered):
             check_choice("decode", self.decode, DECODES)
 
     def _repr_html_(self) -> str:
+        """The model's parts and how its training ended as a table, for notebooks."""
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
         facts["learner"] = repr(self.learner or IteratedLogistic())
         if hasattr(self, "history_"):
