@@ -431,7 +431,8 @@ def test_erasing_undoing_and_reloading(page, server, tmp_path):
     key(page, "z", 90, "z")
     settle(page)
     assert np.array_equal(saved(tmp_path), before)
-    until(page, "ink.getImageData(22, 22, 1, 1).data[3] === 255")
+    until(page, "seen.undone === 1")
+    assert page.evaluate("ink.getImageData(22, 22, 1, 1).data[3]") == 255
     page.goto("about:blank")
     page.goto(server.address)
     until(page, "seen.number === 0 && seen.overlay")

@@ -6,7 +6,7 @@ const pen = canvas.getContext("2d");
 const VOID = 255;
 const seen = {
   images: [], classes: [], number: -1, width: 0, height: 0, version: -1, shown: -1, value: 0, erase: false,
-  place: null, cursor: null, base: null, overlay: null, unsure: null,
+  place: null, cursor: null, undone: 0, base: null, overlay: null, unsure: null,
 };
 const strokes = document.createElement("canvas");
 const ink = strokes.getContext("2d");
@@ -269,6 +269,7 @@ async function undo() {
   ink.globalCompositeOperation = "source-over";
   ink.clearRect(0, 0, strokes.width, strokes.height);
   ink.drawImage(drawn, 0, 0);
+  seen.undone += 1;
   paint();
 }
 
