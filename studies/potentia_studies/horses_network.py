@@ -178,7 +178,7 @@ def _refine(unet: Any, head: Any, example: pt.Example) -> Any:
 def _refine_loss(unet: Any, head: Any, example: pt.Example) -> Any:
     import torch
 
-    labels = torch.from_numpy(np.asarray(example.labels, dtype=np.int64))
+    labels = torch.from_numpy(np.array(example.labels, dtype=np.int64))
     return torch.nn.functional.cross_entropy(_refine(unet, head, example), labels, ignore_index=-1) / 4.0
 
 

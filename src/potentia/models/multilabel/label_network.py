@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from scipy import sparse
@@ -15,7 +14,6 @@ from ...base.resources import check_memory
 from ...base.saving import SavedFunction
 from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
 from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .constraints import Constraints, forced, make_rules
 from .hinge import HingeSolver
@@ -126,19 +124,10 @@ class LabelNetwork(MultiLabelClassifier):
         ),
     }
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_class_weight(self.class_weight)
         if isinstance(self.units, str):
             check_choice("units", self.units, ("auto",), "a list")
@@ -173,6 +162,7 @@ class LabelNetwork(MultiLabelClassifier):
         self.order_, self.whole_ = np.zeros(0, dtype=np.int64), True
 
     def _fit(self, task: FitTask) -> None:
+        """Learn units and forest, choose options by their held-out scores, then learn the conditionals."""
         self._fit_nothing()
         n, seed = len(task.signs), task.seed
         units = list(self.units)
@@ -359,6 +349,7 @@ class LabelNetwork(MultiLabelClassifier):
         return np.concatenate([self._own.probabilities(scores) for scores, _ in self._chunks(X)])
 
     def _decide(self, X: Any) -> Floats:
+        """Log-odds (n, V) of the labels' marginals."""
         return log_odds(self._probabilities(X), np.finfo(float).eps)
 
     _ranks = True
@@ -397,6 +388,7 @@ class LabelNetwork(MultiLabelClassifier):
     # -- files ---------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
+        """Units, forest and conditionals as JSON values and arrays."""
         (V, U), parts = (len(self.order_), len(self._scale)), self._conditionals
         units = [unit.state() for unit in self._units]
         forest = {} if self._forest is None else self._forest.arrays()
@@ -419,6 +411,7 @@ class LabelNetwork(MultiLabelClassifier):
         }
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take units, forest and conditionals of a file."""
         self._fit_nothing()
         self.units_, self.power_, self.ridge_ = saved["names"], saved["power"], saved["ridge"]
         self._scale, self.whole_ = saved["scale"], saved["whole"]

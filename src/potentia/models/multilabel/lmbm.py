@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...base.schema import Array, Rule, Schema, Size
 from ...base.types import Floats, PotentiaError, check_choice, check_number, prefixed
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier, Solved
 from .constraints import Constraints
 from .hinge import Gamma, HingeSolver, Kernel, LabelRows, kernel_width, lone_score
@@ -97,19 +95,10 @@ class LMBM(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_margin_options(self)
         check_class_weight(self.class_weight)
         check_choice("decode", self.decode, DECODES)
@@ -118,6 +107,7 @@ class LMBM(MultiLabelClassifier):
             raise PotentiaError("decode='map' does not know constraints: use another way of decoding.")
 
     def _fit_nothing(self) -> None:
+        """A machine of no labels."""
         none = np.zeros(0)
         machine = Machine(np.zeros((0, self.n_features_in_)), none, none, as_cliques([], 0), 0.0, 0.0, self._rules)
         self._set_machine(machine, [])
@@ -160,9 +150,11 @@ class LMBM(MultiLabelClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, V) of the labellings that `decode` finds."""
         return find_labelling(self._machine, self._scores(X), self.decode).labels
 
     def _decide(self, X: Any) -> Floats:
+        """Scores (n, V): what the other value of each label would cost."""
         scores, hinge = self._scores(X), self.decode != "map"
         signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
@@ -189,11 +181,13 @@ class LMBM(MultiLabelClassifier):
         return self._machine.losses(self._scores(X), signs) + surprises
 
     def _scores(self, X: Any) -> Floats:
+        """Scores (n, V) of the labels without their cliques."""
         return self._machine.scores(self._matrix(X))
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
+        """The machine's weights and cliques."""
         machine, sets = self._machine, self.cliques_
         parts = {
             "coef": machine.coef,
@@ -206,6 +200,7 @@ class LMBM(MultiLabelClassifier):
         return {f"machine/{name}": array for name, array in parts.items()}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the machine of a file."""
         part, place = prefixed(saved, "machine/"), self._places()
         cuts = np.cumsum(part["sizes"])[:-1]
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []

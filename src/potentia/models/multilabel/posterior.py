@@ -116,6 +116,7 @@ def _logistic(A: Floats, signs: Floats, weight: Floats, start: Floats, ridge: fl
 
 
 def _objective(A: Floats, signs: Floats, weight: Floats, w: Floats, start: Floats, ridge: float) -> float:
+    """The penalised logistic loss that `_logistic` minimises."""
     loss = float(weight @ np.logaddexp(0.0, -signs * (A @ w)))
     return loss + 0.5 * ridge * float((w - start) @ (w - start))
 

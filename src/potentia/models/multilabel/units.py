@@ -97,14 +97,17 @@ class MarginUnit(Unit):
         return best
 
     def _features(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
+        """The rows, or their kernel matrix, as the labels' problems see them."""
         gram = kernel_matrix(X, self._X, "rbf", gamma=gamma) if self.kind == "rbf" else None
         return LabelRows(X, gram, weight)
 
     def scores(self, X: Any) -> Floats:
+        """Scores (n, V): products with the weights, and intercepts."""
         matrix = kernel_matrix(X, self._X, "rbf", gamma=self.gamma) if self.kind == "rbf" else X
         return np.asarray(matrix @ self._coef.T) + self._bias
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Kernel width and weights."""
         arrays = {"coef": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
         return {"kind": self.kind, "gamma": self.gamma}, arrays
 
@@ -172,6 +175,7 @@ class ClassifierUnit(Unit):
         return np.column_stack([scorer(rows) for scorer in self._scorers])
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted classifiers as JSON; refuses those of unknown classes."""
         strange = next((s["unknown"] for s in self._states if "unknown" in s), None)
         if strange is not None:
             raise PotentiaError(
@@ -236,6 +240,7 @@ def _restored_scorer(state: dict[str, Any]) -> Scorer:
 
 
 def _lightgbm() -> Any:
+    """The module, or a sentence that says how to install it."""
     try:
         import lightgbm
     except ImportError:
@@ -329,6 +334,7 @@ class LabellingForest(NamedTuple):
         return log_odds(seen.marginals(), 0.5 / len(self.roots))
 
     def _leaves(self, X: Any) -> Ints:
+        """The leaf that each row reaches in each tree, (n, trees)."""
         # scikit-learn compares features in single precision
         values = (X.toarray() if sparse.issparse(X) else X).astype(np.float32)
         rows = np.arange(len(values))
