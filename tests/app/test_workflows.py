@@ -455,7 +455,7 @@ def test_predicted_tables_have_ids_probabilities_and_scores(tmp_path):
     options = {"ignore": ["key"], "categorical": ["code"], "run": Run(seed=1)}
     made, facts = tables.train(tmp_path / "t.csv", ["a", "b"], **options)
     assert facts["features"] == 3 + 2
-    assert facts["units"] == ["linear", "rbf", "forest"]
+    assert facts["classifiers"] == ["linear", "rbf", "forest"]
     made.save(tmp_path / "m")
     found = pt.load(tmp_path / "m")
     table = read_table(tmp_path / "t.csv")
@@ -489,7 +489,7 @@ def test_what_is_no_table_is_one_sentence_and_no_rows_are_none(tmp_path):
         ("network", {"alpha": 1.0}, "--alpha cannot be combined with --model network"),
         ("lmbm", {"order": "index"}, "--order cannot be combined with --model lmbm"),
         ("network", {"order": "f-score"}, "order"),
-        ("independent", {"loss": "hamming_loss"}, "--loss cannot be combined with --model independent"),
+        ("independent", {"target": "hamming"}, "--target cannot be combined with --model independent"),
     ],
 )
 def test_options_of_other_models_are_one_sentence(model, options, words, tmp_path):

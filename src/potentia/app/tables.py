@@ -62,13 +62,22 @@ def make_model(name: str, seed: int, **options: Any) -> TableModel:
     return kind(**{"random_state": seed, **defaults, **options})
 
 
+#: What is predicted by target, and whether labellings are compared as wholes if the target is "exact".
+_PREDICTS = {
+    ("exact", True): "the most probable combination of labels",
+    ("exact", False): "each label that is more probable than not (combinations were not predicted better)",
+    ("hamming", True): "each label that is more probable than not",
+    ("f1", True): "each label whose probability exceeds its threshold for F1",
+}
+
+
 def chosen(model: Any) -> dict[str, Any]:
     """What cross-validation has chosen, to be shown."""
     if isinstance(model, LabelNetwork):
         return {
-            "units": [*model.units_, *(["forest"] if model.n_trees else [])],
-            "chosen_power": model.power_,
-            "whole_labellings": model.whole_,
+            "classifiers": [*model.units_, *(["forest"] if model.n_trees else [])],
+            "weight_of_similar_rows": model.power_,
+            "predicts": _PREDICTS[model.target, model.target != "exact" or model.whole_],
         }
     results = getattr(model, "cv_results_", [])
     searched = ("alpha", "gamma", "order", "label_scale")
@@ -272,7 +281,7 @@ def train(
     labels: the label columns, of two values each; of texts a word such as "yes" counts as present, else the rarer one.
     ignore: columns that are no features, besides a column "id", "index" or without a name that numbers the rows.
     categorical: columns whose numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order`
-    and `loss`, where the model has them; without them cross-validation chooses.
+    and `target`, where the model has them; without them cross-validation chooses.
     """
     run = run or Run()
     X: Any
