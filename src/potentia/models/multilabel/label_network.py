@@ -13,7 +13,7 @@ from scipy import sparse
 from ...base.resources import check_memory
 from ...base.saving import SavedFunction
 from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
-from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
+from ...base.types import Bools, Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
 from .base import FitTask, MultiLabelClassifier
 from .constraints import Constraints, forced, make_rules
 from .hinge import HingeSolver
@@ -79,8 +79,9 @@ class LabelNetwork(MultiLabelClassifier):
         random_state: seed of folds, trees, orders and units.
 
     After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `thresholds_` (of the labels that vary, for "f1"),
-    `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole; not
-    saved).
+    `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole) and
+    `held_out_` (measures of "exact" predictions, "joint", and of labels each on its own, "alone", with 95 % intervals);
+    the last two are not saved.
     """
 
     units: Literal["auto"] | Sequence[Any] = "auto"
@@ -158,6 +159,7 @@ class LabelNetwork(MultiLabelClassifier):
         self._own = Conditionals(none.astype(np.int64), np.zeros((0, 0)), none, np.zeros((0, 0)))
         self.units_: list[str] = []
         self.cv_results_: list[dict[str, float]] = []
+        self.held_out_: dict[str, dict[str, tuple[float, float, float]]] = {}
         self.power_, self.ridge_, self._scale, self.thresholds_ = 0.0, _RIDGE, np.ones(0), none
         self.order_, self.whole_ = np.zeros(0, dtype=np.int64), True
 
@@ -301,6 +303,8 @@ class LabelNetwork(MultiLabelClassifier):
         apart = project(aside - 0.5, self._rules) != signs
         self.cv_results_.append(_measured(self.power_, False, apart & known))
         self.whole_ = bool(self._better(n, self.power_)["whole"])
+        errors_of = {"joint": wrong[self.power_] if self.whole_ else apart, "alone": apart}
+        self.held_out_ = {name: intervals(signs > 0, found, known, seed) for name, found in errors_of.items()}
 
     def _better(self, n: int, power: float | None = None) -> dict[str, float]:
         """The result of the least Hamming loss, of those of exact matches within half a standard error of the best."""
@@ -367,6 +371,16 @@ class LabelNetwork(MultiLabelClassifier):
             losses.append(losses_of(self._members(scores), seen, self.power_, own))
             first += len(scores)
         return np.concatenate(losses)
+
+    def dependences(self, least: float = 0.1) -> list[tuple[str, str, float]]:
+        """(label, other label, change of its log-odds where the other is present), strongest first, of some size."""
+        if not self._conditionals:
+            return []
+        first, names = self._conditionals[0], [self.label_names_[k] for k in self.order_]
+        change = 2.0 * first.coupling
+        pairs = np.argwhere(np.abs(change) >= least)
+        found = [(names[i], names[j], float(change[i, j])) for i, j in pairs]
+        return sorted(found, key=lambda entry: -abs(entry[2]))
 
     def decision_function(self, X: Any) -> Floats:
         """Log-odds (n, K), or (n,) after a flat y, of `predict_proba`; a label's sign may not be the prediction's.
@@ -438,6 +452,19 @@ def _measured(power: float, whole: bool, wrong: Any) -> dict[str, float]:
     """Measures of labels (n, V) that are wrong or not."""
     exact, hamming = float(np.mean(~wrong.any(axis=1))), float(np.mean(wrong))
     return {"power": power, "whole": whole, "exact_match": exact, "hamming_loss": hamming}
+
+
+def intervals(truth: Bools, wrong: Bools, known: Bools, seed: int) -> dict[str, tuple[float, float, float]]:
+    """Exact match, Hamming loss and macro F1 of labels (n, V), with 95 % bootstrap intervals over rows."""
+    n, wrong = len(truth), wrong & known
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=200)
+    counts = np.concatenate([np.ones((1, n)), counts])
+    exact = counts @ ~wrong.any(axis=1) / n
+    hamming = (counts @ wrong.sum(axis=1)) / np.maximum(counts @ known.sum(axis=1), 1)
+    both, total = counts @ (truth & known & ~wrong), counts @ ((truth & known).astype(int) + (known & (truth != wrong)))
+    f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1), 0.0).mean(axis=1)
+    values = {"exact_match": exact, "hamming_loss": hamming, "f_macro": f1}
+    return {name: (v[0], *np.quantile(v[1:], [0.025, 0.975])) for name, v in values.items()}
 
 
 def best_threshold(p: Floats) -> float:
