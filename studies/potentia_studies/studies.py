@@ -12,6 +12,7 @@ from . import (
     horses_network,
     ilr_sets,
     images,
+    learners,
     marginal_sets,
     misspecification,
     multilabel_tables,
@@ -37,6 +38,7 @@ STUDIES = {
         search_speed.STUDY,
         tagging.STUDY,
         images.STUDY,
+        learners.STUDY,
     )
 }
 

@@ -27,6 +27,7 @@ from ..learn.backends.connection import current
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
     from ..models.crf import CRF
+    from ..models.labelled import LabelEstimator
     from ..models.multilabel.base import MultiLabelClassifier
 
 #: The class of pipelines of each form of data, and its module.
@@ -102,7 +103,7 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier | Pipeline:
+def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
     """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
@@ -120,6 +121,11 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
         from ..models.chain_crf import ChainCRF
 
         return ChainCRF.load(path)
+    if kind in ("NodeClassifier", "SequenceLabeller"):
+        from ..models.node_classifier import NodeClassifier
+        from ..models.sequence_labeller import SequenceLabeller
+
+        return (NodeClassifier if kind == "NodeClassifier" else SequenceLabeller).load(path)
     from ..models.multilabel.base import MultiLabelClassifier
 
     with reading(path):
