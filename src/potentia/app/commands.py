@@ -29,6 +29,7 @@ def whole_number(least: int = 1, most: int | None = None) -> Callable[[str], int
     wanted = "above zero" if least == 1 and most is None else f"from {least} to {most}"
 
     def number(text: str) -> int:
+        """The text as a number; refuses others."""
         if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {wanted}")
         return int(text)
@@ -138,6 +139,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command or value, with a suggestion."""
         if action.choices is not None and value not in action.choices:
             what = "command" if isinstance(action, argparse._SubParsersAction) else "value"
             choices = [str(choice) for choice in action.choices]
@@ -177,6 +179,14 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         text = "a folder with rows.jsonl files, or a model that `potentia train` wrote"
         add("folder", type=Path, metavar="DIR", help=text)
         add("--out", type=Path, metavar="FILE", help="the page to write (default: report.html in DIR)")
+    elif command == "annotate":
+        add("folder", type=Path, metavar="DIR", help="folder of images (PNG, JPEG, TIFF, GIF), or one file")
+        text = "folder for strokes/, masks/, classes.csv and model (default: DIR-annotations)"
+        add("--out", type=Path, metavar="DIR", help=text)
+        add("--classes", metavar="NAMES", help="names with commas between (default: background,object)")
+        add("--palette", type=Path, metavar="FILE", help="lines value,name[,#rrggbb] of classes")
+        add("--port", type=whole_number(1024, 65535), metavar="N", help="port of the page (default: any that is free)")
+        add("--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)")
     elif command == "bench":
         add("--quick", action="store_true", help="smaller grids, fewer repetitions")
         add("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
@@ -222,6 +232,29 @@ def demo(arguments: argparse.Namespace) -> None:
     print(f"done in {seconds:.0f} s; open {path} in a browser")
 
 
+def annotate(arguments: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C."""
+    from .annotate.server import serve
+
+    if arguments.classes is not None and arguments.palette is not None:
+        raise PotentiaError("--classes and --palette both name the classes: give one of them.")
+    source = arguments.folder
+    out = arguments.out or source.absolute().with_name(f"{source.absolute().stem}-annotations")
+    names = [name.strip() for name in (arguments.classes or "").split(",") if name.strip()]
+
+    def begun(address: str) -> None:
+        if arguments.json:
+            print(json_text({"address": address, "out": str(out)}), flush=True)
+        else:
+            print(f"{address}\nOpen this address in a browser of this machine; Ctrl-C ends.", flush=True)
+
+    arguments.quiet = False
+    with command_context(arguments):
+        model = serve(source, out, arguments.palette, names, arguments.port or 0, begun)
+    if not arguments.json:
+        print(f"{model}: a model for `potentia predict`" if model else f"{out}: the strokes so far")
+
+
 def report(arguments: argparse.Namespace) -> None:
     """Write the page, with the studies' tables and images where these are installed."""
     from .own_data import report_source
@@ -237,6 +270,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
+    """A study's own tables of its rows; empty if the rows are of an older version."""
     try:
         tables: list[Any] = _study_module("studies").report_tables(name, rows)
         return tables
@@ -269,6 +303,7 @@ def bench(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, content: dict[str, Any], tables: Sequence[Any]) -> None:
+    """Print the tables, or the content with --json."""
     if arguments.json:
         print(json_text(content))
         return
@@ -314,6 +349,7 @@ def _problems(pt: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _compile_inference(pt: Any) -> None:
+    """Run each inference method on small models, which compiles its kernels."""
     for graph, theta in _problems(pt):
         forbidden = {kind: np.where(table < -1.5, -np.inf, table) for kind, table in theta.items()}
         for scores in (theta, forbidden):
@@ -330,6 +366,7 @@ def _compile_inference(pt: Any) -> None:
 
 
 def _compile_gradients(pt: Any) -> None:
+    """Differentiate small models, which compiles the reverse kernels."""
     few = {"iterations": 5, "tol": 0}
     for graph, theta in _problems(pt):
         labels = np.zeros(graph.n_variables, dtype=np.int64)
@@ -342,6 +379,7 @@ def _compile_gradients(pt: Any) -> None:
 
 
 def _compile_training(pt: Any) -> None:
+    """Fit small models with each learner and potential."""
     examples = pt.datasets.denoising(2, (16, 16), seed=0)
     for make in (pt.Linear, pt.Boosting, pt.MLP):
         learner = pt.IteratedLogistic(epsilon=0.1, iterations=2)
@@ -351,6 +389,7 @@ def _compile_training(pt: Any) -> None:
 
 
 def _compile_multilabel(pt: Any) -> None:
+    """Fit small networks of labels."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 5))
     labels = (rows[:, :3] + 0.3 * rng.standard_normal((40, 3)) > 0).astype(int)
@@ -389,6 +428,11 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, str]] = {
         report,
         "One HTML page of all result rows under a folder: tables, curves, images, run facts.",
         "potentia report demo --out demo/report.html",
+    ),
+    "annotate": (
+        annotate,
+        "Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model.",
+        "potentia annotate photos --classes background,cell --out cells",
     ),
     "bench": (
         bench,

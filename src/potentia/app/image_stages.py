@@ -89,8 +89,11 @@ def cross_fit(
         class_weight: weight of every class.
         progress: show a bar.
     """
-    n_folds = min(_FOLDS, len(samples))
-    folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)
+    # of strokes, parts of images may have none: they follow a fold that has some
+    known = np.array([len(sample.labels) > 0 for sample in samples])
+    n_folds = max(1, min(_FOLDS, int(known.sum())))
+    folds = np.arange(len(samples)) % n_folds
+    folds[known] = np.random.default_rng(seed).permutation(np.arange(known.sum()) % n_folds)
     most = _STAGES if isinstance(make(), Boosting) else 1
     tried: dict[bool, float] = {}
 
@@ -367,6 +370,7 @@ def _classify(
 
 
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
+    """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
     # boosted trees that generalise to other images: small ones, in small steps
     small: dict[str, Any] = {"rounds": 50, "more_rounds": 50, "shrinkage": 0.1, "max_leaves": 16, "seed": run.seed}

@@ -89,6 +89,7 @@ class Pipeline(ABC):
         return f"{type(self).__name__}({summary})"
 
     def _repr_html_(self) -> str:
+        """Facts of the pipeline as a table, for notebooks."""
         return facts_table(type(self).__name__, self.facts())
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -146,8 +147,10 @@ def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
 
 
 def file_digests(source: Path) -> list[str]:
-    """A digest of the bytes of a file, or of each file of a folder."""
+    """A digest of the bytes of a file, or of each file of a folder, or of its subfolders if it has none itself."""
     paths = sorted(source.iterdir()) if source.is_dir() else [source]
+    if not any(path.is_file() for path in paths):
+        paths = sorted(source.rglob("*"))
     digests = []
     for path in paths:
         if path.is_file():
@@ -195,7 +198,7 @@ class Staging:
     def file(self, *parts: str) -> Path:
         """Where to write a file of the folder, or of a subfolder."""
         path = self._hidden.joinpath(_FILES, *parts)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def __exit__(
@@ -213,6 +216,7 @@ class Staging:
             raise unwritable(self.folder, error) from None
 
     def _move(self) -> None:
+        """Move the new files to their folder, all or none; a manifest lets a killed move be finished later."""
         new = self._hidden / _FILES
         for path in (*new.rglob("*"), new):
             sync(path)
@@ -235,8 +239,7 @@ class Staging:
                 raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
         if self._stale is None:
             return []
-        existing = (path for depth in ("*", "*/*") for path in self.folder.glob(depth))
-        relative = [path.relative_to(self.folder).as_posix() for path in existing]
+        relative = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*")]
         return [name for name in relative if self._stale.fullmatch(name) and name not in names]
 
     def _finish_others(self) -> None:
@@ -263,7 +266,8 @@ def _finish(hidden: Path, folder: Path) -> None:
             target.mkdir(exist_ok=True)
         else:
             path.replace(target)
-    for path in (folder, *(part for part in folder.iterdir() if (hidden / _FILES / part.name).is_dir())):
+    moved = (path for path in (hidden / _FILES).rglob("*") if path.is_dir())
+    for path in (folder, *(folder / path.relative_to(hidden / _FILES) for path in moved)):
         sync(path)
 
 

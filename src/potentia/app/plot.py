@@ -54,6 +54,7 @@ def _grid(n: int, pairs: Ints) -> Floats | None:
 
 
 def _joined(ends: list[tuple[Ints, Ints]]) -> set[tuple[int, ...]]:
+    """All pairs (a, b) of corresponding entries."""
     return {pair for a, b in ends for pair in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)}
 
 
@@ -326,12 +327,14 @@ def graph(
 
 
 def _lines(ax: Axes, ends: Floats, colour: str) -> None:
+    """Draw straight lines between points, ends (m, 2, 2)."""
     from matplotlib.collections import LineCollection
 
     ax.add_collection(LineCollection(list(ends), colors=colour, linewidths=1.0, zorder=1))
 
 
 def _layout(g: Graph) -> Placement:
+    """Where to draw the variables: grids and trees as such, others by springs."""
     pairs = [scopes for scopes in g.scopes.values() if scopes.shape[1] == 2 and len(scopes)]
     if len(pairs) == 1 and g.max_order == 2:
         placement = grid_or_tree(g.n_variables, pairs[0])
@@ -349,6 +352,7 @@ def _layout(g: Graph) -> Placement:
 
 
 def _fitted(model: CRF | Pipeline) -> CRF:
+    """The fitted CRF of a model."""
     crf = model.model if isinstance(model, Pipeline) else model
     if not isinstance(crf, CRF):
         raise PotentiaError(f"only a CRF has potentials and a history to plot, not a {type(crf).__name__}.")

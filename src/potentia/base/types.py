@@ -36,10 +36,13 @@ class lazy(Generic[V]):  # noqa: N801
     def __init__(self, make: Callable[[Any], V]) -> None:
         self._make, self.__doc__ = make, make.__doc__
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
     def __get__(self, instance: Any, owner: type | None = None) -> V:
         if instance is None:
             return self  # type: ignore[return-value]
-        value = instance.__dict__[self._make.__name__] = self._make(instance)
+        value = instance.__dict__[self._name] = self._make(instance)
         return value
 
 

@@ -43,7 +43,7 @@ def tree_edges(parents: ArrayLike) -> Ints:
 
 
 def _refuse_cycles(parent: Ints) -> None:
-    """Pointer doubling: after log2(n) jumps every variable of a forest stands at a root."""
+    """Refuse parents that form a cycle, by pointer doubling: after log2(n) jumps a forest's variables are at roots."""
     jump = np.append(np.where(parent < 0, len(parent), parent), len(parent))
     for _ in range(len(parent).bit_length()):
         jump = jump[jump]

@@ -152,6 +152,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
+        """The result's value, bound and convergence as a table, for notebooks."""
         bounds = {"exact": "exact", "upper": "an upper bound", "lower": "a lower bound", "estimate": "an estimate"}
         facts = {
             "graph": repr(self.graph),
@@ -165,6 +166,14 @@ class Result:
         if "argmax" in self.memo:
             facts["feasible labelling"] = "found" if self.feasible else "none found"
         return facts_table("Result", facts)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what was found until then: `infer` returns it, a loop over many problems ends with it."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
 
 
 class Expectations(NamedTuple):
@@ -220,13 +229,18 @@ class Inference(Registered, ABC):
             theta: scores per kind, see `Graph`; -inf forbids.
             observed: variables to clamp: {variable: state} or an array of states with -1 where free.
             start: an earlier result of the same method on the same graph to continue from.
+
+        After Ctrl-C methods with a time limit return the best so far, with `interrupted` set.
         """
         if start is not None and not isinstance(start, Result):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph.")
-        with enough_memory("inference"):
-            return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        try:
+            with enough_memory("inference"):
+                return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        except Interrupted as stop:
+            return stop.result
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

@@ -207,6 +207,7 @@ class ChainModel(Registered, Params):
 
     @classmethod
     def _of_stored(cls, stored: StoredChain) -> Self:
+        """A fitted model with the weights of another tool's file."""
         model: Self = build(cls, {"template": stored.template})
         numbers = {name: k for k, name in enumerate(stored.names)}
         model.index_ = AttributeIndex(numbers, template=stored.template)
@@ -237,6 +238,7 @@ class ChainModel(Registered, Params):
         write_bytes(path, wapiti_bytes(self._stored("Wapiti")))
 
     def _stored(self, tool: str) -> StoredChain:
+        """The fitted weights as another tool's file has them; refuses what that tool cannot represent."""
         self._check_fitted()
         if self.index_.columns or self.index_.is_centred:
             raise PotentiaError(f"{tool} has no arrays or centred numbers among its features, but this model has.")
@@ -266,6 +268,7 @@ class ChainModel(Registered, Params):
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
     def _check_fitted(self) -> None:
+        """Refuse a model that was never fitted."""
         if not hasattr(self, "weights_"):
             raise PotentiaError("this ChainCRF is not fitted: call fit first.")
 
