@@ -49,8 +49,12 @@ if TYPE_CHECKING:
     from .models.chain_crf import ChainCRF
     from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
+<<<<<<< HEAD
     from .models.node_classifier import NodeClassifier
     from .models.sequence_labeller import SequenceLabeller
+=======
+    from .models.segment_crf import SegmentCRF
+>>>>>>> main
     from .potentials import (
         MLP,
         Boosting,
@@ -106,6 +110,7 @@ _NAMES = {
     "models.node_classifier": "NodeClassifier",
     "models.sequence_labeller": "SequenceLabeller",
     "models.multilabel": "LMBM LMSBN LabelNetwork",
+    "models.segment_crf": "SegmentCRF",
     "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
     "Zero",
 }
@@ -160,7 +165,11 @@ __all__ = [
     "Potts",
     "Result",
     "Scaled",
+<<<<<<< HEAD
     "SequenceLabeller",
+=======
+    "SegmentCRF",
+>>>>>>> main
     "Smoothed",
     "Temperature",
     "TruncatedLinear",

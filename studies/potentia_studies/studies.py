@@ -16,6 +16,7 @@ from . import (
     marginal_sets,
     misspecification,
     multilabel_tables,
+    parsers,
     perturbation,
     scene,
     search_speed,
@@ -37,6 +38,7 @@ STUDIES = {
         multilabel_tables.STUDY,
         search_speed.STUDY,
         tagging.STUDY,
+        parsers.STUDY,
         images.STUDY,
         learners.STUDY,
     )
