@@ -49,12 +49,9 @@ if TYPE_CHECKING:
     from .models.chain_crf import ChainCRF
     from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
-<<<<<<< HEAD
     from .models.node_classifier import NodeClassifier
-    from .models.sequence_labeller import SequenceLabeller
-=======
     from .models.segment_crf import SegmentCRF
->>>>>>> main
+    from .models.sequence_labeller import SequenceLabeller
     from .potentials import (
         MLP,
         Boosting,
@@ -165,11 +162,8 @@ __all__ = [
     "Potts",
     "Result",
     "Scaled",
-<<<<<<< HEAD
-    "SequenceLabeller",
-=======
     "SegmentCRF",
->>>>>>> main
+    "SequenceLabeller",
     "Smoothed",
     "Temperature",
     "TruncatedLinear",

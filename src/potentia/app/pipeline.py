@@ -37,7 +37,13 @@ _PIPELINES = {
     "sequences": (".sequences", "SequencePipeline"),
 }
 #: The modules of models that are no multi-label estimators.
-_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf", "SegmentCRF": "..models.segment_crf"}
+_MODELS = {
+    "CRF": "..models.crf",
+    "ChainCRF": "..models.chain_crf",
+    "NodeClassifier": "..models.node_classifier",
+    "SegmentCRF": "..models.segment_crf",
+    "SequenceLabeller": "..models.sequence_labeller",
+}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
@@ -116,23 +122,14 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | Mult
         kind, content, arrays = read_any(path)
         if kind == "pipeline":
             return _restored(content, arrays)
-        model: CRF | ChainCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        model: CRF | ChainCRF | LabelEstimator | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
         return model
 
 
-<<<<<<< HEAD
-        return ChainCRF.load(path)
-    if kind in ("NodeClassifier", "SequenceLabeller"):
-        from ..models.node_classifier import NodeClassifier
-        from ..models.sequence_labeller import SequenceLabeller
-
-        return (NodeClassifier if kind == "NodeClassifier" else SequenceLabeller).load(path)
-=======
 def _model_class(kind: str) -> Any:
     """The class of a model, imported here because each brings large libraries along."""
     if kind in _MODELS:
         return getattr(import_module(_MODELS[kind], __package__), kind)
->>>>>>> main
     from ..models.multilabel.base import MultiLabelClassifier
 
     return find_class(kind, MultiLabelClassifier)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ..base.params import Params
-from ..base.saving import Registered, build, read_file, reading, write_file
+from ..base.saving import Registered, build, write_file
 from ..base.schema import TEXT, Choice, Count, Either, Items, Kind, Number, Schema, check
 from ..base.types import Floats, Ints, PotentiaError, check_choice, shown
 from ..features.example import Example
@@ -53,8 +53,7 @@ class LabelEstimator(Registered, Params):
             only = f"the class {shown(next(iter(seen)))} only" if seen else "no known label"
             raise PotentiaError(f"y has {only}; two classes are needed, and None, NaN and -1 mean unknown.")
         ordered = sorted(seen, key=lambda label: (isinstance(label, str), label))
-        mixed = len({isinstance(label, str) for label in ordered}) > 1
-        self.classes_ = np.array(ordered, dtype=object) if mixed else np.array(ordered)
+        self.classes_ = _as_classes(ordered)
 
     def _check_options(self) -> None:
         check_choice("node", self.node, NODES)
@@ -146,20 +145,16 @@ class LabelEstimator(Registered, Params):
         write_file(path, type(self).__name__, whole | {"form": self.form_, "model": content}, arrays)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The model that `save` wrote."""
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
+        """The model that a file of `save` describes."""
         from .chain_crf import ChainCRF
 
-        with reading(path):
-            content, arrays = read_file(path, cls.__name__)
-            found = check(cls.saved, content, cls.__name__)
-            model: Self = build(cls, found["params"])
-            classes = found["classes"]
-            mixed = len({isinstance(label, str) for label in classes}) > 1
-            model.classes_ = np.array(classes, dtype=object) if mixed else np.array(classes)
-            model.n_features_in_, model.form_ = found["width"], found["form"]
-            inner: Any = CRF if model.form_ == "crf" else ChainCRF
-            model.model_ = inner.from_state(content["model"], arrays)
+        found = check(cls.saved, content, cls.__name__)
+        model: Self = build(cls, found["params"])
+        model.classes_ = _as_classes(found["classes"])
+        model.n_features_in_, model.form_ = found["width"], found["form"]
+        inner: Any = CRF if model.form_ == "crf" else ChainCRF
+        model.model_ = inner.from_state(content["model"], arrays)
         return model
 
     def _check_fitted(self) -> None:
@@ -179,6 +174,12 @@ class LabelEstimator(Registered, Params):
         defaults = type(self)().get_params(deep=False)
         options = [f"{k}={v!r}" for k, v in self.get_params(deep=False).items() if v != defaults[k]]
         return f"{type(self).__name__}({', '.join(options)})"
+
+
+def _as_classes(labels: list[Any]) -> Any:
+    """An array of labels; texts and numbers together stay as they are."""
+    mixed = len({isinstance(label, str) for label in labels}) > 1
+    return np.array(labels, dtype=object) if mixed else np.array(labels)
 
 
 def is_unknown(label: Any) -> bool:
