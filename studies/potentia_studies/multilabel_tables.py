@@ -85,19 +85,17 @@ class MLkNN(ClassifierMixin, BaseEstimator):
 class Powerset(ClassifierMixin, BaseEstimator):
     """A classifier whose classes are the labellings of training rows, or of subsets of labels that vote (RAkEL).
 
-    size, n_subsets: labels of a random subset and their number [Tsoumakas and Vlahavas 2007]; None for all labels.
+    size: labels of each of 2 K random subsets [Tsoumakas and Vlahavas 2007]; None for all labels at once.
     """
 
-    def __init__(
-        self, estimator: Any, size: int | None = None, n_subsets: int = 1, random_state: int | None = None
-    ) -> None:
-        self.estimator, self.size, self.n_subsets, self.random_state = estimator, size, n_subsets, random_state
+    def __init__(self, estimator: Any, size: int | None = None, random_state: int | None = None) -> None:
+        self.estimator, self.size, self.random_state = estimator, size, random_state
 
     def fit(self, X: Any, Y: np.ndarray) -> Powerset:
         """Learn each subset's labellings as classes."""
         rng, K = np.random.default_rng(self.random_state), Y.shape[1]
         self.n_labels_, self.parts_ = K, []
-        for _ in range(self.n_subsets):
+        for _ in range(1 if self.size is None else 2 * K):
             labels = np.arange(K) if self.size is None else np.sort(rng.permutation(K)[: self.size])
             classes, number = np.unique(Y[:, labels], axis=0, return_inverse=True)
             model = clone(self.estimator).fit(X, number.ravel()) if len(classes) > 1 else None
@@ -138,8 +136,8 @@ def _chains(C: float) -> Any:
     return ChainEnsemble(LinearSVC(C=C), random_state=0)
 
 
-def _rakel(n_labels: int, C: float) -> Any:
-    return Powerset(LinearSVC(C=C), min(3, n_labels), 2 * n_labels, random_state=0)
+def _rakel(C: float) -> Any:
+    return Powerset(LinearSVC(C=C), 3, random_state=0)
 
 
 def _linear(wrap: Any, C: float) -> Any:
@@ -172,7 +170,7 @@ SYSTEMS = (
 )
 
 
-def make_system(name: str, base: float, n_labels: int = 0) -> System:
+def make_system(name: str, base: float) -> System:
     """A system by name; `base`: gamma by the median rule."""
     if name == OURS:
         return System(name, pt.LabelNetwork)
@@ -189,7 +187,7 @@ def make_system(name: str, base: float, n_labels: int = 0) -> System:
     if name == "chains, ensemble":
         return System(name, _chains, _C, folds=FOLDS)
     if name == "RAkEL":
-        return System(name, partial(_rakel, n_labels), _C, folds=FOLDS)
+        return System(name, _rakel, _C, folds=FOLDS)
     if name == "LightGBM":
         return System(name, _boosted)
     wrap, _, kind = name.partition(", ")
@@ -225,7 +223,7 @@ def run(cell: Cell, own: Data) -> Row:
         scale = StandardScaler().fit(X_train)
         X_train, X_test = scale.transform(X_train), scale.transform(X_test)
     begun = time.perf_counter()
-    system = make_system(cell["system"], median_width(X_train, 0), Y.shape[1])
+    system = make_system(cell["system"], median_width(X_train, 0))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of LinearSVC with a large C
         options, _ = choose(system, X_train, Y[~test], cell["seed"])
         model = fitted(system, options, cell["seed"], X_train, Y[~test])
