@@ -33,6 +33,8 @@ _MOST_KERNEL_ROWS = 3000
 _RIDGES, _POWERS = (1.0, 10.0, 100.0, 1000.0), (0.0, 0.5, 1.0, 2.0, 4.0)
 #: Values taken where rows are too few to compare.
 _RIDGE, _POWER = 10.0, 1.0
+#: Held-out rows predicted without an error below which labellings are not compared as wholes.
+_FEW_ROWS = 5
 #: Rows that are labelled at once, that options are compared on, and that conditionals are learned from at most.
 _CHUNK, _COMPARED, _LEARNED = 512, 3000, 30_000
 
@@ -52,11 +54,11 @@ class LabelNetwork(MultiLabelClassifier):
     rows: each label's logistic regression on its units' scores and the forest's, without other labels.
 
     `predict` returns the labelling that is best for its target. "exact" (all labels right): the most probable
-    labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had less
-    Hamming loss. "hamming" (fewest wrong labels): the labels that are each more probable than not. "f1" (macro F1):
-    the labels whose probability exceeds a threshold of the largest expected F1 on held-out rows. The search for the
-    most probable labelling keeps `width` partial labellings per row. It is exact for up to 14 labels, and if no more
-    of them are as probable as the labelling found, which `search(X).optimal` says.
+    labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had
+    clearly less Hamming loss, or hardly any row was matched. "hamming" (fewest wrong labels): the labels that are each
+    more probable than not. "f1" (macro F1): the labels whose probability exceeds a threshold of the largest expected F1
+    on held-out rows. The search for the most probable labelling keeps `width` partial labellings per row. It is exact
+    for up to 14 labels, and if no more of them are as probable as the labelling found, which `search(X).optimal` says.
 
     Labels that are missing in training are left out of their classifiers; what the units make most probable given the
     labels that are known stands for them in the forest, and their expectation in other labels' conditionals.
@@ -279,6 +281,7 @@ class LabelNetwork(MultiLabelClassifier):
         scores, signs, beliefs, weight = data
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n, known, most = len(signs), weight > 0, -np.inf
+        self.whole_ = signs.shape[1] > 1  # a lone label's score is its prediction's
         if n < 2 * self.cv:
             return
         parts, rules = list(splits(n, self.cv, seed)), make_rules(self._varying_constraints, order)
@@ -299,19 +302,20 @@ class LabelNetwork(MultiLabelClassifier):
             for power, errors in wrong.items():
                 errors[test] = listed.best(power).labels != signs[test]
         self.cv_results_ = [_measured(power, True, errors & known) for power, errors in wrong.items()]
-        self.power_ = self._better(n)["power"]
+        # the least Hamming loss of those of exact matches within half a standard error of the best
+        exact = max(r["exact_match"] for r in self.cv_results_)
+        exact -= 0.5 * np.sqrt(exact * (1.0 - exact) / n)
+        whole = min((r for r in self.cv_results_ if r["exact_match"] >= exact), key=lambda r: r["hamming_loss"])
+        self.power_ = whole["power"]
         apart = project(aside - 0.5, self._rules) != signs
         self.cv_results_.append(_measured(self.power_, False, apart & known))
-        self.whole_ = bool(self._better(n, self.power_)["whole"])
+        alone, wrong_share = self.cv_results_[-1], whole["hamming_loss"]
+        fewer = wrong_share - 0.5 * np.sqrt(wrong_share * (1.0 - wrong_share) / known.sum())
+        # or where hardly any row is predicted without an error
+        hopeless = n * max(whole["exact_match"], alone["exact_match"]) < _FEW_ROWS
+        self.whole_ &= not (hopeless or (alone["exact_match"] >= exact and alone["hamming_loss"] < fewer))
         errors_of = {"joint": wrong[self.power_] if self.whole_ else apart, "alone": apart}
         self.held_out_ = {name: intervals(signs > 0, found, known, seed) for name, found in errors_of.items()}
-
-    def _better(self, n: int, power: float | None = None) -> dict[str, float]:
-        """The result of the least Hamming loss, of those of exact matches within half a standard error of the best."""
-        fair = [r for r in self.cv_results_ if power in (None, r["power"])]
-        best = max(r["exact_match"] for r in fair)
-        noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
-        return min((r for r in fair if r["exact_match"] >= best - noise), key=lambda r: r["hamming_loss"])
 
     # -- predicting ----------------------------------------------------------------------------------------
 
