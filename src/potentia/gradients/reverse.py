@@ -22,6 +22,7 @@ from ..graph.cotangents import (
 )
 from ..inference.base import Result
 from ..inference.engine import Engine, run_lists
+from ..inference.factor_trees import factor_cotangents
 from ..inference.mean_field import MeanFieldEngine, softmax
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -302,18 +303,22 @@ class RegionReverse(Reverse):
         refuse_maximum(engine.regions.maximum)
         self.engine, self.slots = engine, slots
         self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
+        self.back = factor_cotangents(engine.regions.trees)
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Pull cotangents of the marginals back to messages and scores."""
         g = self.engine.regions
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
-        region_kernels.reverse_read(g, self.d_theta, self.d_lam, d_belief)
+        region_kernels.reverse_read(g, self.d_theta, self.d_lam, d_belief, self.back)
 
     def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
         """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.slots[slot]
-        units = engine.units[_in_order(rounds)]
-        region_kernels.reverse_regions(engine.regions, self.d_theta, self.d_lam, units, engine.damping, before)
+        order = _in_order(rounds)
+        engine.arrange(order)
+        region_kernels.reverse_regions(
+            engine.regions, self.d_theta, self.d_lam, engine.units[order], engine.damping, before, self.back
+        )
 
     @property
     def pending(self) -> Floats:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.types import Floats, PotentiaError, check_count
+from ..base.types import Floats, PotentiaError, check_count, real_numbers
 from ..graph.structured import MAX_DIFFERENT, Structure, StructuredValue, checked_scores, outcome_scores
 
 __all__ = ["AllDifferent", "And", "AtMostOne", "Cardinality", "ExactlyOne", "Implies", "Or", "Parity", "PnPotts"]
@@ -32,6 +32,13 @@ class WeightedFactor(StructuredValue):
     def table(self, order: int, n_states: int) -> Floats:
         """Minus the weight of outcomes that violate the factor."""
         return outcome_scores(self.weight, self.violated(order, n_states))
+
+    def pull(self, d_table: Floats, order: int, n_states: int) -> Floats | None:
+        """Cotangents of the weight; None of a hard constraint."""
+        if np.any(np.isinf(real_numbers(self.weight, "weight"))):
+            return None
+        d_weight: Floats = np.asarray(-(d_table @ np.asarray(self.violated(order, n_states), dtype=float)))
+        return d_weight
 
     def violated(self, order: int, n_states: int) -> list[int]:
         """1 for outcomes that violate the factor, (n_outcomes,)."""
@@ -133,7 +140,7 @@ class PnPotts(WeightedFactor):
 
 
 class AllDifferent(WeightedFactor):
-    """No two variables have the same state; outcomes: different, repeated. For up to 10 states."""
+    """No two variables have the same state; outcomes: different, repeated. For up to 8 states."""
 
     def structure(self, order: int) -> Structure:
         """Whether a state is repeated."""
@@ -170,3 +177,9 @@ class Cardinality(StructuredValue):
         if self.scores is None:
             raise PotentiaError("Cardinality without scores is learned by a CRF; in theta give its scores.")
         return checked_scores(self.scores, "scores")[..., : order + 1]
+
+    def pull(self, d_table: Floats, order: int, n_states: int) -> Floats:
+        """Cotangents of the scores; zero of those of more variables than there are."""
+        d_scores = np.zeros(np.shape(self.scores))
+        d_scores[..., : d_table.shape[-1]] = d_table
+        return d_scores
