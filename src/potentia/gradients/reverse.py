@@ -342,6 +342,7 @@ class MeanFieldReverse(Reverse):
         self.engine, self.slots = engine, slots
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
         self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
+        self.back = factor_cotangents(engine.model.trees)
         self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
 
     def read(self, cotangent: MarginalCotangent) -> None:
@@ -353,7 +354,7 @@ class MeanFieldReverse(Reverse):
         size = np.where(taken, regions.size, 0)
         start = np.cumsum(size) - size
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
-        mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
+        mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q, self.engine.model, self.back)
 
     def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
         """Undo an iteration of these rounds of units, then the fields of Gaussian terms that it began with."""
@@ -361,9 +362,11 @@ class MeanFieldReverse(Reverse):
         if engine.scores.dense:
             gathered = d_theta[engine.singles_at]
             d_theta[engine.singles_at] = 0.0
+        order = _in_order(rounds)
+        engine.arrange(order)
         mean_field.reverse_variables(
-            engine.model, engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread,
-            self.d_weight, before,
+            engine.model, engine.variables[order], engine.q, self.d_q, d_theta, self.d_spread, self.d_weight, before,
+            self.back,
         )  # fmt: skip
         if engine.scores.dense:
             d_field = d_theta[engine.singles_at]

@@ -155,12 +155,15 @@ class Scores:
             self._bounds[kind] = (low, high) if good and low <= high else None
         return self._bounds[kind]
 
-    def flat(self, leave: Collection[str] = ()) -> tuple[Floats, Ints]:
+    def flat(self, leave: Collection[str] = (), structured: bool = False) -> tuple[Floats, Ints]:
         """One flat array over all regions in the `Regions` numbering and each table's offset in it.
 
         Clamped variables appear through their single-variable regions, which are always written out. Kinds to
-        `leave` out have no tables there, and meaningless offsets.
+        `leave` out have no tables there, and meaningless offsets. structured: whether the caller takes outcomes for
+        tables where the graph has `structures`; they are refused otherwise.
         """
+        if not structured:
+            refuse_structures(self.graph, "this method")
         regions, graph = self.regions, self.graph
         parts, offsets, start = [], [], 0
         for kind in graph.kinds:
@@ -275,6 +278,15 @@ class Scores:
             )
         if code == 2:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration.")
+
+
+def refuse_structures(graph: Graph, what: str) -> None:
+    """Refuse structured factors, whose scores are not tables."""
+    if graph.structures:
+        raise PotentiaError(
+            f"{what} takes no values of pt.factors on regions of three and more variables, as in kind "
+            f"{next(iter(graph.structures))!r}."
+        )
 
 
 def _outcome_tables(graph: Graph, kind: str, value: StructuredValue) -> Any:

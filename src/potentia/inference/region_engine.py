@@ -71,7 +71,7 @@ class RegionEngine(Engine):
         up_ptr, up = _csr(links.child, n)
         down_ptr, down = _csr(links.parent, n)
         sizes = regions.size[links.child]
-        theta, at = scores.flat()
+        theta, at = scores.flat(structured=True)
         if self.graph.structures and self.schedule == "residual":
             raise PotentiaError("values of pt.factors have no residual schedule; use coloured, sequential or random.")
         lam_at = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else sizes

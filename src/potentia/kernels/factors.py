@@ -571,12 +571,29 @@ def finish_back(t, b, k, mode, values, c, d_values, d_theta):
         d_theta[t.factor[k, SCORE_AT] + t.pool[t.factor[k, OUTCOME_AT] + s]] += (
             d_down[s] / c if mode == SUM else d_down[s]
         )
-    for v in range(root, t.factor[k + 1, NODE_PTR]):
+    _push_down(t, b, k, mode, values, c, d_values)
+    t.factor[k, CURRENT] = -1
+
+
+@njit(**KERNEL)
+def _push_down(t, b, k, mode, values, c, d_values):
+    """Cotangents of old `up` of all nodes to the numbers of the leaves."""
+    for v in range(t.factor[k, NODE_PTR], t.factor[k + 1, NODE_PTR]):
         if t.node[v, SIZE] > 1:
             _pull_combine(t, b, k, mode, v, b.old)
     for p in range(t.factor[k, FIRST], t.factor[k + 1, FIRST]):
         pull_leaf(t, b, k, mode, t.leaves[p, ITEM], values, c, d_values, b.old)
-    t.factor[k, CURRENT] = -1
+
+
+@njit(**KERNEL)
+def pull_probabilities(t, b, k, values, d_out, d_values):
+    """Cotangents of the outcomes' probabilities, `read_root` in MEAN, to those of states; `build` first."""
+    for v in range(t.factor[k, NODE_PTR], t.factor[k + 1, NODE_PTR]):
+        _part(t, b.old, v)[:] = 0.0
+    d_up = _part(t, b.old, t.factor[k, NODE_PTR])
+    for s in range(d_up.size):
+        d_up[s] = d_out[t.pool[t.factor[k, OUTCOME_AT] + s]]
+    _push_down(t, b, k, MEAN, values, 1.0, d_values)
 
 
 @njit(**KERNEL)
