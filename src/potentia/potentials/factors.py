@@ -15,6 +15,8 @@ import numpy as np
 
 from ..base.types import Floats, PotentiaError, check_count, real_numbers
 from ..graph.structured import MAX_DIFFERENT, Structure, StructuredValue, checked_scores, outcome_scores
+from .linear import Linear
+from .problem import Batch, Problem
 
 __all__ = ["AllDifferent", "And", "AtMostOne", "Cardinality", "ExactlyOne", "Implies", "Or", "Parity", "PnPotts"]
 
