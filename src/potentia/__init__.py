@@ -15,70 +15,97 @@ from .base import signals
 if signals.is_command():
     signals.exit_at_once()
 
-from . import extend, gradients, metrics
-from .app.pipeline import load
 from .base import __version__ as __version__
 from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
-from .features.example import Example
-from .gradients.entry import loss_and_gradient
-from .graph import formats, uai
-from .graph.structure import Graph
-from .graph.tables import DenseGaussian
-from .inference.anytime import Anytime
-from .inference.base import Result
-from .inference.exact import Exact
-from .inference.gibbs import Gibbs
-from .inference.linear_program import LinearProgram
-from .inference.map.portfolio import MAP
-from .inference.mean_field import MeanField
-from .inference.messages import TRW, Kikuchi, LoopyBP, Smoothed
-from .learn.backends.connection import cluster
-from .learn.iterated import IteratedLogistic
-from .learn.max_margin import MaxMargin
-from .learn.part_files import parts, write_parts
-from .learn.risk import MarginalRisk
-from .models.crf import CRF
-from .potentials import (
-    MLP,
-    Boosting,
-    Constant,
-    LightGBM,
-    Linear,
-    Potts,
-    Scaled,
-    Temperature,
-    TruncatedLinear,
-    TruncatedQuadratic,
-    Zero,
-    factors,
-)
 
 # what is logged is shown only where a program asks for it
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from . import features
+    from . import extend, features, gradients, metrics
     from .app import plot
+    from .app.pipeline import load
+    from .app.segment import segment
     from .features import datasets
+    from .features.example import Example
+    from .gradients.entry import loss_and_gradient
+    from .graph import formats, uai
+    from .graph.structure import Graph
+    from .graph.tables import DenseGaussian
+    from .inference.anytime import Anytime
+    from .inference.base import Result
+    from .inference.exact import Exact
+    from .inference.gibbs import Gibbs
+    from .inference.linear_program import LinearProgram
+    from .inference.map.portfolio import MAP
+    from .inference.mean_field import MeanField
+    from .inference.messages import TRW, Kikuchi, LoopyBP, Smoothed
+    from .learn.backends.connection import cluster
+    from .learn.iterated import IteratedLogistic
+    from .learn.max_margin import MaxMargin
+    from .learn.part_files import parts, write_parts
+    from .learn.risk import MarginalRisk
     from .models import multilabel
     from .models.chain_crf import ChainCRF
+    from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
+    from .potentials import (
+        MLP,
+        Boosting,
+        Constant,
+        LightGBM,
+        Linear,
+        Potts,
+        Scaled,
+        Temperature,
+        TruncatedLinear,
+        TruncatedQuadratic,
+        Zero,
+        factors,
+    )
 
-#: Modules imported at first use, because they bring parts of SciPy or PyTorch along.
+#: Modules by their public names.
 _ROOMS = {
     "datasets": "features.datasets",
+    "extend": "extend",
+    "factors": "potentials.factors",
     "features": "features",
+    "formats": "graph.formats",
+    "gradients": "gradients",
+    "metrics": "metrics",
     "multilabel": "models.multilabel",
     "plot": "app.plot",
     "torch": "models.torch",
+    "uai": "graph.uai",
 }
-#: Names imported at first use, because they bring scikit-learn along, and their modules.
-_LATER = {
-    "ChainCRF": "models.chain_crf",
-    "LMBM": "models.multilabel",
-    "LMSBN": "models.multilabel",
-    "LabelNetwork": "models.multilabel",
+#: Public names by module. Each is imported at first use, so that a program pays for what it uses only.
+_NAMES = {
+    "app.pipeline": "load",
+    "app.segment": "segment",
+    "features.example": "Example",
+    "gradients.entry": "loss_and_gradient",
+    "graph.structure": "Graph",
+    "graph.tables": "DenseGaussian",
+    "inference.anytime": "Anytime",
+    "inference.base": "Result",
+    "inference.exact": "Exact",
+    "inference.gibbs": "Gibbs",
+    "inference.linear_program": "LinearProgram",
+    "inference.map.portfolio": "MAP",
+    "inference.mean_field": "MeanField",
+    "inference.messages": "Kikuchi LoopyBP Smoothed TRW",
+    "learn.backends.connection": "cluster",
+    "learn.iterated": "IteratedLogistic",
+    "learn.max_margin": "MaxMargin",
+    "learn.part_files": "parts write_parts",
+    "learn.risk": "MarginalRisk",
+    "models.chain_crf": "ChainCRF",
+    "models.crf": "CRF",
+    "models.multilabel": "LMBM LMSBN LabelNetwork",
+    "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
+    "Zero",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
@@ -86,8 +113,8 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
     def __getattr__(name):
         if name in _ROOMS:
             return import_module(f".{_ROOMS[name]}", __name__)
-        if name in _LATER:
-            globals()[name] = found = getattr(import_module(f".{_LATER[name]}", __name__), name)
+        if name in _MODULES:
+            globals()[name] = found = getattr(import_module(f".{_MODULES[name]}", __name__), name)
             return found
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -146,6 +173,7 @@ __all__ = [
     "multilabel",
     "parts",
     "plot",
+    "segment",
     "uai",
     "write_parts",
 ]

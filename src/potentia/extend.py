@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base.saving import Registered
 from .base.types import WidthError
-from .features.example import Parts
+from .features.parts import Parts
 from .graph.union import Union
 from .inference.base import Inference
 from .inference.map.portfolio import MAPResult

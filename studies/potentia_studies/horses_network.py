@@ -25,6 +25,7 @@ SYSTEMS = {
     "pipeline": "U-Net, then a CRF on its scores",
     "joint-risk": "U-Net and CRF jointly, marginal risk",
     "joint-logistic": "U-Net and CRF jointly, iterated logistic regression",
+    "refine": "U-Net with RefineHead, trained on together",
 }
 SEEDS = (0, 1, 2)
 #: Passes over the images: of the U-Net alone, which all systems start from, and more of the U-Net or of both.
@@ -32,6 +33,8 @@ FIRST, MORE = 20, 16
 #: Fits of the U-Net among the latter in iterated logistic regression.
 FITS = 4
 RATE = 5e-3
+#: Passes over the images of the U-Net with `RefineHead`, and the step sizes of both.
+REFINE, REFINE_RATES = 8, (RATE / 10, 0.05)
 #: Inference of what is trained through it, and of its predictions.
 _TRW = pt.TRW(iterations=10, tol=0)
 
@@ -97,6 +100,8 @@ def run(cell: Cell, data: HorseImages) -> Row:
     if cell["system"] == "network":
         errors = {f"{part}_error": _network_error(data.alone, own) for part, own in examples.items()}
         return errors | _facts(data)
+    if cell["system"] == "refine":
+        return _refined(data) | _facts(data)
     if cell["system"] == "pipeline":
         examples = {part: _scored(data.alone, own) for part, own in examples.items()}
     model = _model(cell["system"], data)
@@ -126,6 +131,60 @@ def _model(system: str, data: HorseImages) -> pt.CRF:
     model = pt.CRF({"node": node, "edge": pt.Linear(intercept=False)}, learner)
     model.potentials_ = {"node": copy.deepcopy(data.first)}
     return model
+
+
+def _refined(data: HorseImages) -> Row:
+    """Errors of the U-Net trained alone, with a head that refines its scores, after some more passes of both."""
+    import torch
+
+    from potentia.models.torch import RefineHead
+
+    from .unet import UNet
+
+    torch.manual_seed(data.seed)
+    unet, head = UNet(), RefineHead(2, 3)
+    unet.load_state_dict({key: torch.from_numpy(array.copy()) for key, array in data.alone.weights_.items()})
+    groups = zip((unet.parameters(), head.parameters()), REFINE_RATES, strict=True)
+    optimiser = torch.optim.Adam([{"params": list(own), "lr": rate} for own, rate in groups])
+    passes, rng, rates = 1 if data.quick else REFINE, np.random.default_rng(data.seed), REFINE_RATES
+    steps, done = passes * -(-len(data.train) // 4), 0
+    for _ in range(passes):
+        order = rng.permutation(len(data.train))
+        for first in range(0, len(order), 4):
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate * (1.0 - done / steps)
+            optimiser.zero_grad()
+            for k in order[first : first + 4]:
+                _refine_loss(unet, head, data.train[k]).backward()
+            optimiser.step()
+            done += 1
+    unet.eval()
+    weights = {name: value.detach().numpy().round(4).tolist() for name, value in head.named_parameters()}
+    with torch.no_grad():
+        errors = {
+            "train_error": _refined_error(unet, head, data.train),
+            "test_error": _refined_error(unet, head, data.test),
+        }
+    return errors | {"head": repr(head), "weights": weights, "refine_passes": passes, "rates": list(rates)}
+
+
+def _refine(unet: Any, head: Any, example: pt.Example) -> Any:
+    import torch
+
+    image = torch.from_numpy(example.inputs["node"]).unsqueeze(0)
+    return head(unet(image), image).flatten(2)[0].T
+
+
+def _refine_loss(unet: Any, head: Any, example: pt.Example) -> Any:
+    import torch
+
+    labels = torch.from_numpy(np.array(example.labels, dtype=np.int64))
+    return torch.nn.functional.cross_entropy(_refine(unet, head, example), labels, ignore_index=-1) / 4.0
+
+
+def _refined_error(unet: Any, head: Any, examples: Sequence[pt.Example]) -> float:
+    found = [_refine(unet, head, e).argmax(1).numpy() for e in examples]
+    return float((np.concatenate(found) != np.concatenate([e.labels for e in examples])).mean())
 
 
 def _network_error(network: Any, examples: Sequence[pt.Example]) -> float:

@@ -44,7 +44,8 @@ from potentia_studies import baselines
 
 #: Seconds that a trial may take.
 PATIENCE = 30
-TEXTS, IMAGES = (".uai", ".evid", ".tsv", ".csv", ".jsonl"), (".png", ".tif", ".bmp")
+TEXTS = (".uai", ".evid", ".tsv", ".csv", ".jsonl", ".wcsp", ".cfn", ".bif", ".fg", ".wapiti", ".crfpp", ".template")
+BYTES = (".png", ".tif", ".bmp", ".crfsuite")
 VALUES = [
     None, True, False, -1, 0, 1, 2, 3, 7, 10**6, 2**31, 2**63, 0.5, -0.5, 1e308, float("nan"), float("inf"), "", "x",
     "all", "rbf", "TRW", "LMSBN", [], [1], [[0]], ["a", "a"], {}, {"a": 1}, {"class": "Exact", "options": {}},
@@ -55,6 +56,12 @@ WORDS = [
     "", "-1", "0", "1", "2", "3.5", "nan", "-inf", "1e999", "1" * 5000, "x", '"', ",", "\t", "\0", "\r", "\ufeff", "é",
     "#", "MARKOV", "BAYES", "[" * 3000, '{"cell": {}}', "null", "=1+1", "B-X", "I-X",
 ]  # fmt: skip
+FORMATS = {name: getattr(pt.formats, name) for name in ("wcsp", "cfn", "bif", "fg")}
+TEMPLATE = "U00:%x[-1,0]\nU01:%x[0,0]/%x[0,1]\n\nB\n"
+CRFPP = (
+    "version: 100\ncost-factor: 0.5\nmaxid: 8\nxsize: 2\n\nO\nB-X\n\nU01:%x[0,0]\nB\n\n"
+    "0 B\n4 U01:a\n6 U01:b\n\n0.1\n-0.5\n0.25\n1\n2\n-1\n0.5\n0.75\n"
+)
 #: Arrays of whole numbers that are no indices: values of labels, bytes of texts, counts.
 NO_INDEX = re.compile(r"classes/|names$|n_states$|\biterations$")
 TYPES = ["f8", "f4", ">f8", "i8", "i4", "u1", "?", "c16", "U3", "S2"]
@@ -299,6 +306,14 @@ def make_data(folder):
     theta = {"node": rng.normal(size=(9, 2)), "edge": rng.normal(size=(12, 2, 2))}
     pt.uai.write(folder / "grid.uai", graph, theta)
     (folder / "grid.uai.evid").write_text("2 0 1 4 0\n")
+    for name, tool in FORMATS.items():
+        net = (graph, theta) if name != "bif" else pt.Graph.from_factors(conditional_tables(rng))
+        tool.write(folder / f"grid.{name}", *net)
+    pt.ChainCRF().fit(*words()).to_crfsuite(folder / "chain.crfsuite")
+    template = pt.features.Template(TEMPLATE)
+    pt.ChainCRF(template=template).fit(rows(), words()[1]).to_wapiti(folder / "chain.wapiti")
+    (folder / "chain.crfpp").write_text(CRFPP)
+    (folder / "words.template").write_text(TEMPLATE)
     (folder / "tokens.tsv").write_text("a X B-P\nb Y I-P\nc X O\n\na Y O\n")
     (folder / "table.csv").write_text('size,"the, colour",label\n0.5,red,1\n-2,"blue ""sky""",0\n,green,1\n')
     row = {
@@ -318,6 +333,11 @@ def make_data(folder):
     return {
         "grid.uai": lambda path: pt.TRW(iterations=3).infer(*pt.uai.read(path)),
         "grid.uai.evid": pt.uai.read_evidence,
+        **{f"grid.{name}": partial(use_format, tool) for name, tool in FORMATS.items()},
+        "chain.crfsuite": lambda path: use_chain(pt.ChainCRF.from_crfsuite(path), words()[0]),
+        "chain.wapiti": lambda path: use_chain(pt.ChainCRF.from_wapiti(path), rows()),
+        "chain.crfpp": lambda path: use_chain(pt.ChainCRF.from_crfpp(path), rows()),
+        "words.template": use_template,
         "tokens.tsv": conll,
         "table.csv": read_table,
         "rows.jsonl": use_rows,
@@ -339,6 +359,40 @@ def grids():
         features = {kind: sparse.csr_array(rng.normal(size=(len(s), 2))) for kind, s in graph.scopes.items()}
         found.append(pt.Example(graph, features, rng.integers(0, 2, graph.n_variables)))
     return found
+
+
+def conditional_tables(rng):
+    """Log tables of a small Bayesian network."""
+    some = [rng.dirichlet(np.ones(2), size) for size in ((), (2,), (2, 2))]
+    return [([0], np.log(some[0])), ([0, 1], np.log(some[1])), ([0, 1, 2], np.log(some[2]))]
+
+
+def use_format(tool, path):
+    """Read a model of another tool and infer."""
+    model = tool.read(path)
+    pt.TRW(iterations=3).infer(model.graph, model.theta)
+
+
+def words():
+    """Sequences of dictionaries of texts, and labels."""
+    return [[{"w": w} for w in s] for s in ("abc", "ba", "c")], chains()[1]
+
+
+def rows():
+    """The same as rows of two columns."""
+    return [[[w, w.upper()] for w in s] for s in ("abc", "ba", "c")]
+
+
+def use_chain(model, X):
+    """Predict with a model of another tool, and write it again."""
+    assert list(map(len, model.predict(X))) == list(map(len, X))
+    model.predict_marginals(X)
+
+
+def use_template(path):
+    """Train on a template's features."""
+    template = pt.features.Template(path.read_text(errors="replace"))
+    pt.ChainCRF(template=template, max_iterations=2, delta=0.0).fit(rows(), words()[1])
 
 
 def use_rows(path):
@@ -396,7 +450,7 @@ def trial(rng, source, work, use):
     target = work / f"altered{source.suffix}"
     shutil.copy(source, target)
     repeated = False
-    if source.suffix in IMAGES or rng.integers(8) == 0:
+    if source.suffix in BYTES or rng.integers(8) == 0:
         damage(rng, target)
     elif source.suffix in TEXTS:
         target.write_text(change_text(rng, source.read_text()), newline="")
@@ -447,7 +501,7 @@ def campaign(trials, seed, keep=None):
             use(path)
         edited = set()
         for path, use in jobs:
-            for edit, altered in () if path.suffix in TEXTS + IMAGES else index_edits(path):
+            for edit, altered in () if path.suffix in (*TEXTS, *BYTES) else index_edits(path):
                 write_file(target := Path(name) / f"altered{path.suffix}", *altered)
                 outcome = outcome_of(target, use)
                 counts[path.parent.name, path.name, "index"] += 1

@@ -143,6 +143,32 @@ def test_importing_the_commands_is_light():
     assert found.stdout == "[]\n", found.stderr
 
 
+#: A chain is trained, saved, loaded and used.
+CHAIN = """
+import sys
+import potentia as pt
+model = pt.ChainCRF(max_iterations=2, delta=0).fit([[{"w": "a"}, {"w": "b", "n": 2.0}]] * 2, [["x", "y"], ["y", "x"]])
+model.save(sys.argv[1])
+loaded = pt.load(sys.argv[1])
+assert loaded.predict_marginals([[{"w": "a"}]]) and loaded.predict([[{"w": "a"}]]) and loaded.k_best([[{"w": "a"}]], 2)
+"""
+
+
+def test_a_chain_loads_little(tmp_path):
+    # of SciPy only what Numba imports, nothing of graphs, and none of the large optional libraries
+    heavy = ("scipy.linalg", "scipy.sparse", "scipy.special", "sklearn", "matplotlib", "asyncio", "multiprocessing",
+             "potentia.graph", "potentia.inference", "potentia.gradients", "potentia.potentials")  # fmt: skip
+    code = f"import sys; sys.argv[1:] = [{str(tmp_path / 'model')!r}]\n{CHAIN}"
+    run(code)  # kernels are compiled once
+    found = run(f"{code}print([m for m in {heavy} if m in sys.modules])")
+    assert found.stdout == "[]\n", found.stderr
+
+
+def test_importing_the_package_alone_loads_no_kernels():
+    found = run("import sys, potentia; print([m for m in ('numba', 'scipy') if m in sys.modules])")
+    assert found.stdout == "[]\n", found.stderr
+
+
 def test_compilation_is_announced_where_asked_for_and_only_when_there_is_some(tmp_path, kept):
     assert run(CHECK, NUMBA_CACHE_DIR=tmp_path, POTENTIA_VERBOSE=1).stderr == ANNOUNCED
     assert run(CHECK, NUMBA_CACHE_DIR=kept, POTENTIA_VERBOSE=1).stderr == ""

@@ -318,3 +318,9 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path):
     for kind in ("crfsuite", "wapiti", "crfpp"):
         with pytest.raises(pt.PotentiaError, match="is no"):
             getattr(pt.ChainCRF, f"from_{kind}")(tmp_path / "text")
+
+
+def test_a_pattern_may_hold_any_character():
+    template = pt.features.Template("U00:\0%x[0,0]\0\nU01:%x[0,1]\0")
+    names = template.items([[["a", "b"]]], first=0).names
+    assert sorted(names) == ["u00:\0a\0", "u01:b\0"]

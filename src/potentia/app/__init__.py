@@ -4,7 +4,20 @@
 has `train`, which gives a `Pipeline`, and a pipeline class that predicts and evaluates; `cli` is the command line.
 """
 
-from .pipeline import Pipeline
-from .training import Run
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+    from .training import Run
 
 __all__ = ["Pipeline", "Run"]
+
+if not TYPE_CHECKING:  # imported at first use, because training brings all learners along
+
+    def __getattr__(name):
+        if name in __all__:
+            return getattr(import_module(".pipeline" if name == "Pipeline" else ".training", __name__), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,12 +29,9 @@ from .commands import (
     show_lines,
     whole_number,
 )
-from .image_files import STACKS
 from .pipeline import Pipeline, check_target, file_digests, load_pipeline
-from .pixel_values import NORMALISATIONS, RARE
 from .report.figures import pack
 from .report.rows import append_row, read_rows, versions
-from .training import INFERENCE, PIXEL_FUNCTIONS, TRAINABLE, Run
 
 #: The forms of data: the option that names a source; the module that trains on it, its placeholder and its help.
 _FORMS = {
@@ -77,6 +74,7 @@ Option = tuple[str, list[str], bool, dict[str, Any]]
 
 
 def _option(name: str, forms: str, text: str, required: bool = False, **parsed: Any) -> Option:
+    """An option of some forms of data, which its help names."""
     return name, forms.split(", "), required, {"help": f"{forms}: {text}", **parsed}
 
 
@@ -86,6 +84,7 @@ def _split(text: str) -> list[str]:
 
 
 def _paths(text: str) -> list[Path]:
+    """Paths with commas between."""
     return [Path(name) for name in _split(text)]
 
 
@@ -104,13 +103,16 @@ _ENCODING = _option(
     "encoding", "sequences", "of the file, such as latin-1 (default: UTF-8, or UTF-16 with a byte-order mark)",
     metavar="NAME",
 )  # fmt: skip
+# choices are written out, since the modules that they name take long to import
+_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
 _FLAG: dict[str, Any] = {"action": "store_const", "const": True}
 _OPTIONS = {
     "train": (
         _MASKS,
         _option("palette", "images", "lines value,name[,#rrggbb] of classes", type=Path, metavar="FILE"),
         _option("void", "images", "values that mean unknown, such as 255 or #000000", metavar="VALUES"),
-        _option("rare", "images", "how to treat mask values that occur in few pixels", choices=RARE),
+        _option("rare", "images", "how to treat mask values that occur in few pixels",
+            choices=("void", "nearest", "keep")),
         _option("feature_set", "images", "filters (default), papers, or given: only what --features has",
             choices=("filters", "papers", "given")),
         _FEATURES,
@@ -119,21 +121,22 @@ _OPTIONS = {
             choices=("yes", "no")),
         _option("normalise", "images",
             "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
-            choices=NORMALISATIONS),
-        _option("stacks", "images", "pages of TIFF files are images (default) or volumes", choices=STACKS),
-        _option("node", "images", "function of pixels (default: boosting)", choices=PIXEL_FUNCTIONS),
+            choices=("type", "set", "image")),
+        _option("stacks", "images", "pages of TIFF files are images (default) or volumes",
+            choices=("images", "volumes")),
+        _option("node", "images", "function of pixels (default: boosting)", choices=_FUNCTIONS),
         _option("edge", "images",
             "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
-            choices=TRAINABLE["ilr"]),
+            choices=(*_FUNCTIONS, "potts")),
         _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
         _option("superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"),
         _option("search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG),
         _option("budget", "images", "seconds for --search of pairs (default: 600)", type=float, metavar="SECONDS"),
         _option("pixels", "images", "train pairs on at most N pixels", type=whole_number(), metavar="N"),
-        _option("learner", "images", "ilr (default), marginal, margin", choices=tuple(TRAINABLE)),
+        _option("learner", "images", "ilr (default), marginal, margin", choices=("ilr", "marginal", "margin")),
         _option("epsilon", "images", "smoothing of ilr (default: 1 if all functions are smooth, else 0.1)",
             type=float, metavar="E"),
-        _option("inference", "images", "of --learner marginal (default: trw)", choices=tuple(INFERENCE)),
+        _option("inference", "images", "of --learner marginal (default: trw)", choices=("trw", "bp", "mean-field")),
         _option("class_weight", "images", "'balanced', or a number per class with commas between", metavar="WEIGHTS"),
         _option("iterations", "images, sequences", "limit on iterations", type=whole_number(), metavar="N"),
         _option("labels", "table", "label columns, with commas between", required=True, metavar="COLUMNS"),
@@ -212,6 +215,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _flag(name: str) -> str:
+    """An option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -256,6 +260,8 @@ def _columns(name: str, text: str) -> list[str]:
 
 def train(arguments: argparse.Namespace) -> None:
     """Train, save, and forget the checkpoint."""
+    from .training import Run
+
     form, source, options = _given(arguments, "train")
     check_target(arguments.out, source)
     checkpoint = arguments.out.with_name(arguments.out.name + ".checkpoint")
@@ -322,6 +328,7 @@ def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
 
 
 def _load(path: Path, form: str) -> Pipeline:
+    """A saved pipeline, refused if it is for another form of data."""
     pipeline = load_pipeline(path)
     if pipeline.form != form:
         raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form}.")

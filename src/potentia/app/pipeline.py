@@ -23,10 +23,10 @@ from ..base.saving import file_kind, find_class, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
-from ..models.crf import CRF
 
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
+    from ..models.crf import CRF
     from ..models.multilabel.base import MultiLabelClassifier
 
 #: The class of pipelines of each form of data, and its module.
@@ -88,6 +88,7 @@ class Pipeline(ABC):
         return f"{type(self).__name__}({summary})"
 
     def _repr_html_(self) -> str:
+        """Facts of the pipeline as a table, for notebooks."""
         return facts_table(type(self).__name__, self.facts())
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,11 +109,13 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
     """
-    # most classes are imported here, because each brings large libraries along
+    # classes are imported here, because each brings large libraries along
     kind = file_kind(path)
     if kind == "pipeline":
         return load_pipeline(path)
     if kind == "CRF":
+        from ..models.crf import CRF
+
         return CRF.load(path)
     if kind == "ChainCRF":
         from ..models.chain_crf import ChainCRF
@@ -205,6 +208,7 @@ class Staging:
             raise unwritable(self.folder, error) from None
 
     def _move(self) -> None:
+        """Move the new files to their folder, all or none; a manifest lets a killed move be finished later."""
         new = self._hidden / _FILES
         for path in (*new.rglob("*"), new):
             sync(path)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from ..base.files import naming
 from ..base.saving import digest_of
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
-from ..features.example import Loaded, Parts
+from ..features.parts import Loaded, Parts
 from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
 from ..features.tokens import DOCUMENT_START, Gazetteer, Sentence, TokenFeatures, TokenSpan, no_tokens, token_spans
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
 from ..models.chain_crf import ChainCRF
 from .pipeline import Pipeline, Staging, check_target, seen_by_workers, write_stream
-from .training import Run, cluster_facts
+
+if TYPE_CHECKING:
+    from .training import Run
 
 #: Limit of steps, and the share of the objective by which ten of them must lower it: more changes no label.
 _ITERATIONS, _DELTA = 200, 1e-3
@@ -248,6 +250,8 @@ def train(
     A file has a token per line, words first and labels last, and a blank line between sentences. scheme: "BIO",
     "BIOES", "IOB1" or "none"; None for the one that the labels keep to, if any.
     """
+    from .training import Run, cluster_facts
+
     run = run or Run()
     features = TokenFeatures(spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers})
     spans = list(chain(*spans_by_file(source, encoding).values()))
@@ -382,6 +386,7 @@ def _number_columns(sentences: Sequence[Any]) -> Iterator[int]:
 
 
 def _is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -125,6 +125,7 @@ def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int 
     """
 
     def penalised(point: Floats) -> tuple[Any, ...]:
+        """The value with the l1 penalty, and the gradient without."""
         value, *others = objective(point)
         return value + float(np.sum(l1 * np.abs(point))), *others
 
@@ -201,6 +202,7 @@ def _note_missed(search: Search, promised: float, value: float) -> Search:
 
 
 def _accept(search: Search, point: Floats, value: float, gradient: Floats, aux: Any, memory: int) -> Search:
+    """The search at a new point; the step is remembered if it shows positive curvature."""
     s, y = point - search.point, gradient - search.gradient
     pairs = search.pairs
     if float(s @ y) > 1e-14 * float(y @ y):

@@ -27,7 +27,7 @@ from .files import naming, replacing
 from .types import PotentiaError, check_type, enough_memory
 
 _CLASSES: dict[str, type[Registered]] = {}
-#: The library's own classes that are imported at first use, and their modules.
+#: The library's own classes without a public name at the top, and their modules.
 _LATE = {"Network": "potentia.models.torch"}
 #: Keys of JSON objects that encode something other than a dictionary.
 _MARKS = ({"class", "options"}, {"mapping"}, {"function"})
@@ -69,14 +69,23 @@ def saved_name(cls: type) -> str:
 
 def find_class(name: Any, base: type) -> type[Any]:
     """The registered subclass of `base` that a file names."""
-    if isinstance(name, str) and name in _LATE and name not in _CLASSES:
-        import_module(_LATE[name])
+    if isinstance(name, str) and name not in _CLASSES:
+        _import_own(name)
     found = _CLASSES.get(name) if isinstance(name, str) else None
     if found is not None and issubclass(found, base) and not inspect.isabstract(found):
         return found
     if isinstance(name, str) and "." in name:
         raise PotentiaError(f"the file names the class {name}, which is unknown: import its module first.")
     raise PotentiaError(f"the file names the class {name!r}, which is not a {base.__name__} of this version.")
+
+
+def _import_own(name: str) -> None:
+    """Import the library's own class of this name, if there is one: most are imported at first use."""
+    package = import_module(__package__.partition(".")[0])
+    if name in _LATE:
+        import_module(_LATE[name])
+    elif name in package.__all__:
+        getattr(package, name)
 
 
 def to_json(thing: Registered | None) -> dict[str, Any] | None:
@@ -331,6 +340,7 @@ def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """NumPy values and ranges as plain lists and numbers, for JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, range):

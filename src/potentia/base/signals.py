@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -10,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from types import FrameType
 from typing import Any
 
@@ -32,7 +30,8 @@ def is_command() -> bool:
 
     The processes that it starts have its arguments, but are not.
     """
-    if multiprocessing.parent_process() is not None:
+    multiprocessing = sys.modules.get("multiprocessing.process")  # which a process started by it has imported
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
         return False
     script = os.path.basename(sys.argv[0] if sys.argv else "").removesuffix(".exe")
     return script == "potentia" or sys.orig_argv[1:3] == ["-m", "potentia"]
@@ -50,6 +49,7 @@ def _wanted() -> list[signal.Signals]:
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
+    """End the process at once with one line."""
     os.write(2, f"potentia: {_NAMES[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 
@@ -63,6 +63,7 @@ def stopping(received: list[int]) -> Iterator[None]:
     first: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        """Raise at the first signal, later where LLVM would lose the exception; a late second one ends the process."""
         if not first and _loses_exceptions(frame):
             _send_later(number)
         elif not first:
@@ -73,6 +74,7 @@ def stopping(received: list[int]) -> Iterator[None]:
             _leave(number, frame)
 
     def unraisable(problem: Any) -> None:
+        """Send a signal again whose exception was lost in code that cannot raise."""
         if isinstance(problem.exc_value, Stopped):
             first.clear()
             _send_later(problem.exc_value.number)
@@ -95,6 +97,8 @@ def postponing() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    from multiprocessing import resource_tracker
+
     resource_tracker.ensure_running()  # whoever starts it unblocks Ctrl-C afterwards
     received: list[int] = []
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _wanted()}
@@ -119,6 +123,7 @@ def _loses_exceptions(frame: FrameType | None) -> bool:
 
 
 def _send_later(number: int) -> None:
+    """Send the signal to this process again after a moment."""
     again = threading.Timer(0.02, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()

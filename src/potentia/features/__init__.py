@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     )
     from .pixels import EDGE_SETS, NODE_SETS, edge_features, filter_bank, fourier, hog, pixel_features, typical_contrast
     from .schemes import span_scores, span_table
+    from .template import Template
     from .tokens import Gazetteer, TokenFeatures
 
 __all__ = [
-    "EDGE_SETS", "NODE_SETS", "Gazetteer", "TokenFeatures", "bilateral", "edge_features", "filter_bank", "fourier",
-    "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize", "span_scores", "span_table",
-    "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels", "superpixels",
+    "EDGE_SETS", "NODE_SETS", "Gazetteer", "Template", "TokenFeatures", "bilateral", "edge_features", "filter_bank",
+    "fourier", "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize", "span_scores",
+    "span_table", "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels", "superpixels",
     "typical_contrast", "upsample_marginals",
 ]  # fmt: skip
 
@@ -39,6 +40,7 @@ _MODULES = {
         "typical_contrast",
     ),
     "schemes": ("span_scores", "span_table"),
+    "template": ("Template",),
     "tokens": ("Gazetteer", "TokenFeatures"),
 }  # fmt: skip
 

@@ -53,11 +53,15 @@ class NameTable:
 
 
 def _hashes(names: Mapping[str, int] | Sequence[str]) -> Any:
+    """64-bit hashes of names, in order."""
     return np.fromiter(map(hash, names), dtype=np.int64, count=len(names)).view(np.uint64)
 
 
 #: Names from which on a table finds them faster than a dictionary; as many are looked up at a time.
 _MANY_NAMES = 20_000
+#: Most names that are found again by key and value, without putting them together.
+_MAX_KNOWN = 1 << 16
+_NONE: Mapping[str, int] = {}
 #: Arrays with larger numbers are kept in double precision, so that numbers far from zero can be centred.
 _MAX_SINGLE = 2.0**16
 
@@ -100,10 +104,11 @@ class AttributeIndex:
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
         self.template = template
         self._table: NameTable | None = None
+        self._known: dict[str, dict[str, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the table, which is of use in this process only."""
-        return self.__dict__ | {"_table": None}
+        """Without the tables, which are of use in this process only."""
+        return self.__dict__ | {"_table": None, "_known": {}}
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
@@ -137,7 +142,8 @@ class AttributeIndex:
         if self.template is not None:
             names, codes, lengths = self.template.items(X, first=first)
             return _in_rows(self.find(names)[codes], lengths)
-        tokens, dense = _Encoder(self.numbers.get, self.find, self.columns, False).encode(X, first)
+        encoder = _Encoder(self.numbers.get, self.find, self.columns, False, self._known)
+        tokens, dense = encoder.encode(X, first)
         if not self.is_centred:
             return tokens, dense
         offsets = self.centring()
@@ -172,10 +178,20 @@ class _Encoder:
     """Turns tokens into items, one sequence after another.
 
     number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
+    known: numbers of names "key:value" by key and value, to which found ones are added; None to keep none.
     """
 
-    def __init__(self, number: Any, find: Any, columns: dict[str, tuple[int, int]], grows: bool) -> None:
+    def __init__(
+        self,
+        number: Any,
+        find: Any,
+        columns: dict[str, tuple[int, int]],
+        grows: bool,
+        known: dict[str, dict[str, int]] | None = None,
+    ) -> None:
         self.number, self.find, self.columns, self.grows, self.first = number, find, columns, grows, 0
+        self.known: dict[str, dict[str, int]] = {} if known is None else known
+        self.room = 0 if known is None else _MAX_KNOWN - sum(map(len, known.values()))
         #: Names whose numbers are to be found.
         self.pending: list[str] = []
         #: Attributes of finished sequences, and of the current one.
@@ -187,19 +203,17 @@ class _Encoder:
         self.dense: list[Any] = []
 
     def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
+        """Attributes and dense features of all tokens of X; `first` is the number of the first sequence."""
         check_sequences(X)
         self.first = first
         for row, given in enumerate(X, first):
-            if isinstance(given, str | Mapping) or not np.iterable(given):
-                raise PotentiaError(
-                    f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
-                )
-            tokens = given if isinstance(given, list) else list(given)
-            if set(map(type, tokens)) == {list}:
+            tokens = given if type(given) is list else _listed(row, given)
+            kinds = set(map(type, tokens))
+            if kinds == {list}:
                 self._lists(tokens)
             else:
                 try:
-                    self._sequence(row, tokens)
+                    self._sequence(row, tokens, kinds == {dict})
                 except OverflowError:
                     raise PotentiaError(f"X[{row}] has a number that a double cannot hold.") from None
             self.sequence_ptr.append(self.sequence_ptr[-1] + len(tokens))
@@ -232,17 +246,22 @@ class _Encoder:
                 raise self._no_name(names[k], token) from None
 
     def _no_name(self, given: Any, token: int) -> PotentiaError:
+        """The error for something that is not the name of a feature."""
         where = self._where(token)
         return PotentiaError(f"{where} holds {_shown(given)}, where the name of a feature is expected.")
 
-    def _sequence(self, row: int, tokens: list[Any]) -> None:
+    def _sequence(self, row: int, tokens: list[Any], dictionaries: bool) -> None:
+        """A sequence of tokens in any form, or of dictionaries only."""
         self._flush()
         blocks: list[tuple[int, int, Any]] = []
         self.items = []
-        for place, token in enumerate(tokens):
+        if dictionaries:
+            self._features(row, 0, tokens, blocks)
+        for place, token in enumerate(() if dictionaries else tokens):
             if isinstance(token, dict):
-                self._features(row, place, token, blocks)
-            elif isinstance(token, list | tuple | set):
+                self._features(row, place, [token], blocks)
+                continue
+            if isinstance(token, list | tuple | set):
                 try:
                     self.items += [k for k in map(self.number, token) if k is not None]
                 except TypeError:
@@ -259,24 +278,31 @@ class _Encoder:
         if self.columns:
             self._dense_rows(len(tokens), blocks)
 
-    def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
-        """A token as a dictionary; the loop over texts and numbers is what encoding takes its time for."""
-        items, number = self.items, self.number
-        for key, value in token.items():
-            kind = type(value)
-            if kind is str:
-                k = number(f"{key}:{value}")
-            elif kind is bool or kind is float or kind is int:
-                if value == 0 and not self.grows:
+    def _features(self, row: int, first: int, tokens: list[dict[Any, Any]], blocks: list[Any]) -> None:
+        """Tokens as dictionaries; the loop over texts and numbers is what encoding takes its time for."""
+        items, add, number, known = self.items, self.items.append, self.number, self.known.get
+        for place, token in enumerate(tokens, first):
+            for key, value in token.items():
+                kind = type(value)
+                if kind is str:
+                    k = known(key, _NONE).get(value)
+                    if k is None:
+                        k = number(f"{key}:{value}")
+                        if k is not None and self.room > 0 and type(key) is str:
+                            self.known.setdefault(key, {})[value] = k
+                            self.room -= 1
+                elif kind is bool or kind is float or kind is int:
+                    if value == 0 and not self.grows:
+                        continue
+                    k = number(key)
+                    if value != 1 and k is not None:
+                        self._note_value(value)
+                else:
+                    self._other(row, place, key, value, blocks)
                     continue
-                k = number(key)
-                if value != 1 and k is not None:
-                    self._note_value(value)
-            else:
-                self._other(row, place, key, value, blocks)
-                continue
-            if k is not None:
-                items.append(k)
+                if k is not None:
+                    add(k)
+            self.item_ptr.append(self.n_items + len(items))
 
     def _note_value(self, value: float) -> None:
         """The next item has this value."""
@@ -310,6 +336,7 @@ class _Encoder:
         return first, value
 
     def _dense_rows(self, n: int, blocks: list[tuple[int, int, Any]]) -> None:
+        """Add the dense features of a sequence's n tokens from (token, first column, values)."""
         width = n_columns(self.columns)
         rows = np.zeros((n, width))
         for place, first, values in blocks:
@@ -318,19 +345,24 @@ class _Encoder:
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
     def _arrays(self) -> tuple[TokenAttributes, Any]:
+        """All that was added as arrays, checked to be finite."""
         self._flush()
         sequence_ptr, item_ptr, value = np.array(self.sequence_ptr), np.array(self.item_ptr), np.zeros(0)
         if self.odd:
             value = np.ones(self.n_items)
             value[np.array(self.odd)] = self.odd_values
-        dense = self._joined(sequence_ptr)
-        if not np.isfinite(value).all():
-            token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
-            raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
-        if not np.isfinite(dense).all():
-            token = int(np.argmin(np.isfinite(dense).all(axis=1)))
-            raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
-        attribute = np.concatenate(self.chunks) if self.chunks else np.zeros(0, dtype=np.int32)
+            if not np.isfinite(value).all():
+                token = bisect_right(self.item_ptr, int(np.argmin(np.isfinite(value)))) - 1
+                raise PotentiaError(f"{self._where(token)} has a number among its features that is not finite.")
+        dense = np.zeros((self.sequence_ptr[-1], 0), dtype=np.float32)
+        if self.columns:
+            dense = self._joined(sequence_ptr)
+            if not np.isfinite(dense).all():
+                token = int(np.argmin(np.isfinite(dense).all(axis=1)))
+                raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
+        if len(self.chunks) == 1:
+            return TokenAttributes(sequence_ptr, item_ptr, self.chunks[0], value), dense
+        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
         return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:
@@ -355,9 +387,18 @@ def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
     return [blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr)]
 
 
+def _listed(row: int, given: Any) -> list[Any]:
+    """The tokens of a sequence that is no list."""
+    if isinstance(given, str | Mapping) or not np.iterable(given):
+        raise PotentiaError(
+            f"X[{row}] must be a list of feature dictionaries, one per token, not a {type(given).__name__}."
+        )
+    return list(given)
+
+
 def check_sequences(X: Any) -> None:
     """Refuse what cannot be a list of sequences."""
-    if isinstance(X, str | Mapping) or not np.iterable(X):
+    if type(X) is not list and (isinstance(X, str | Mapping) or not np.iterable(X)):
         raise PotentiaError(f"X must be a list of sequences of feature dictionaries, not a {type(X).__name__}.")
 
 
@@ -385,6 +426,7 @@ def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
 
 
 def _shown(given: Any) -> str:
+    """A wrong value and its type in a few characters."""
     return f"the text {given!r:.40}" if isinstance(given, str) else f"{shown(given):.40} of type {type(given).__name__}"
 
 

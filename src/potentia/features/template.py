@@ -229,6 +229,7 @@ def _refuse(sequences: Sequence[Sequence[Sequence[str]]], column: int, first: in
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
+    """The patterns of a template file, at least one."""
     patterns = tuple(_patterns(text, dialect))
     if not patterns:
         raise PotentiaError("the template has no pattern; a line such as U00:%x[0,0] is one.")
@@ -238,6 +239,7 @@ def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
 
 
 def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
+    """The patterns of a template's lines, one by one."""
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.split("#")[0].rstrip() if dialect == "wapiti" else "" if line.startswith("#") else line.strip()
         if not bare:
@@ -245,16 +247,18 @@ def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
         if bare[0] not in "uUbB*":
             raise PotentiaError(f"line {number} of the template must begin with U, B or *, not {bare[0]!r}.")
         shown = bare[0].lower() + bare[1:] if dialect == "wapiti" else bare
-        macros = tuple(_macro(match, number) for match in _MACRO.finditer(shown))
-        rest = _MACRO.sub("\0", shown)
-        if re.search(r"%[xXtTmM]", rest):
+        matches = list(_MACRO.finditer(shown))
+        ends = [0, *(end for match in matches for end in match.span()), len(shown)]
+        texts = tuple(shown[a:b] for a, b in zip(ends[::2], ends[1::2], strict=True))
+        if any(re.search(r"%[xXtTmM]", literal) for literal in texts):
             raise PotentiaError(
                 f"line {number} of the template has a macro that is not of the form %x[offset,column]: {bare[:60]!r}."
             )
-        yield Pattern(bare[0].lower(), tuple(rest.split("\0")), macros, shown)
+        yield Pattern(bare[0].lower(), texts, tuple(_macro(match, number) for match in matches), shown)
 
 
 def _macro(match: re.Match[str], number: int) -> Macro:
+    """A macro such as %x[-1,0] with its offset and column, checked."""
     kind, at, offset, column, expression = match.groups()
     if abs(int(offset)) > _MAX_OFFSET or int(column) >= _MAX_COLUMNS:
         raise PotentiaError(

@@ -11,14 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 import numpy as np
 
 from ..base.files import check_pieces, read_span, read_text
 from ..base.types import PotentiaError, check_count, check_flag, check_type, texts_of
-from ..graph.structure import Graph
-from .example import Example
+
+if TYPE_CHECKING:
+    from .example import Example
 
 #: A sentence as its columns: words, then any tags, the label last (as `pt.datasets.conll` reads it).
 Sentence = Sequence[Sequence[str]]
@@ -275,6 +276,9 @@ class TokenFeatures:
 
     def transform(self, sentences: Sequence[Sentence], labelled: bool = True) -> list[Example]:
         """A chain per sentence; labels not seen in `fit` become -1. Without `labelled` all columns are inputs."""
+        from ..graph.structure import Graph
+        from .example import Example
+
         if not hasattr(self, "index_"):
             raise PotentiaError("these TokenFeatures are not fitted: call fit first.")
         place = {label: k for k, label in enumerate(self.classes_)}
@@ -295,6 +299,7 @@ class TokenFeatures:
         return found
 
     def _matrix(self, inputs: Sentence) -> Any:
+        """Indicators of a sentence's tokens, (n_tokens, n_features), CSR."""
         from scipy import sparse
 
         index = [[self.index_[name] for name in token if name in self.index_] for token in self.names(inputs)]
@@ -325,6 +330,7 @@ class TokenFeatures:
 
 
 def _spelling(word: str) -> list[str]:
+    """Names of features of a word's spelling: prefixes, suffixes, shape, lower case."""
     names = [f"prefix={word[:k]}" for k in (1, 2, 3)] + [f"suffix={word[-k:]}" for k in (1, 2, 3)]
     shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
     return [*names, f"shape={shape}", f"lower={word.lower()}"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.resources import check_memory
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, check_choice
 
 if TYPE_CHECKING:
     from .structure import Graph
@@ -86,6 +86,7 @@ def find_stars(graph: Graph) -> Stars:
     order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
 
     def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
+        """CSR over the variables of the chosen memberships: offsets, regions, and places in them."""
         chosen = chosen & tables
         counts = np.bincount(centre[chosen], minlength=graph.n_variables)
         return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
@@ -254,6 +255,7 @@ def find_links(graph: Graph, rule: str) -> RegionLinks:
     regions inside no other region to every region strictly inside them (Kikuchi). Regions of equal scope are
     not linked.
     """
+    check_choice("links", rule, RULES)
     regions = graph.regions
     if rule == "maximal":
         every = graph.links("containment")

@@ -150,7 +150,7 @@ class ChainLayout:
 
     def renumbered(self, tokens: TokenAttributes) -> TokenAttributes:
         """Tokens with attributes numbered as the layout says; the one after its last goes. Spends the tokens given."""
-        item_ptr = np.zeros_like(tokens.item_ptr)
+        item_ptr = np.zeros(len(tokens.item_ptr), dtype=np.int64)
         left = kernels.renumber(tokens, self.number, item_ptr)
         value = tokens.value[:left] if tokens.value.size else tokens.value
         return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
@@ -177,7 +177,7 @@ class ChainTables(NamedTuple):
 
     @classmethod
     def of(cls, layout: ChainLayout, vector: Floats, allowed: Allowed) -> ChainTables:
-        """Of a vector of all weights."""
+        """The tables that a vector of all weights makes."""
         flat, pairs, dense = layout.split(vector)
         padded = np.zeros((layout.n_dense, layout.kernel.width))
         padded[:, : layout.n_labels] = dense
@@ -403,7 +403,7 @@ class ChainFit(Learner):
 
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
     """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
-    if (score > -np.inf).all():
+    if not len(score) or score.min() > -np.inf:
         return
     if np.isnan(score).any():
         raise PotentiaError(f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite.")
@@ -419,6 +419,7 @@ def best_labels(tables: ChainTables, tokens: TokenAttributes, dense: Any, thread
     labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
 
     def piece(ends: tuple[int, int]) -> None:
+        """Labels of a range of sequences, batch by batch."""
         for a, b, rows in _batches(ptr, dense, *ends):
             scores = tables.dense_scores(rows)
             kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
@@ -436,6 +437,7 @@ def marginals(
     mu, log_z, weight = (np.zeros((int(ptr[-1]), layout.n_labels)), np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1))
 
     def piece(ends: tuple[int, int]) -> None:
+        """Marginals of a range of sequences, batch by batch."""
         for a, b, rows in _batches(ptr, dense, *ends):
             n = int(ptr[b] - ptr[a])
             scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)

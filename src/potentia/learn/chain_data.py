@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -24,15 +24,17 @@ from ..features.attributes import (
     sequence_weights,
     unpack_names,
 )
-from ..features.example import Example, Parts, Sequences, Source
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
+from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import Allowed, check_allowed
 from ..features.template import Template
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
-from .backends.connection import current
+from .backends.connection import current, open_backend
 from .chain import AttributeLabels, ChainWeights
-from .data import open_backend
+
+if TYPE_CHECKING:
+    from ..features.example import Example
 
 #: Tokens of a part of sequences in memory. Cuts never depend on the number of threads or workers.
 PART_TOKENS = 1 << 18
@@ -364,6 +366,7 @@ class ChainData:
         n_attributes, n = len(self.index.numbers), len(self.classes)
 
         def features(which: str, n_labels: int) -> AttributeLabels:
+            """The labels, or pairs of labels, that each attribute was seen with in all parts."""
             of_parts = (self.parts.at(k, part_features, states, which) for k in range(self.parts.n_parts))
             return AttributeLabels.of_codes(_join_features(of_parts, least), n_attributes, n_labels)
 
@@ -519,6 +522,7 @@ def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) 
     (ptr, label), state = weights.features, weights.state
 
     def add(name: str, score: Floats) -> None:
+        """Add scores of labels to the weights of an attribute's presence."""
         entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
         state[entries] += score[label[entries]]
 

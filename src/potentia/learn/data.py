@@ -9,17 +9,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import CLUSTER, Backend, Local, OutOfCore, PartFunction, opened
+from ..base.backend import Backend, PartFunction
 from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example, Examples, Held, Parts, Source
+from ..features.example import Example
+from ..features.parts import Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
 from ..graph.structured import StructuredValue
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
-from .backends.distributed import Distributed
+from .backends.connection import open_backend
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,
@@ -50,10 +51,10 @@ def list_examples(examples: Any) -> Examples:
         return examples
     if not np.iterable(examples):
         raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
-    found = list(checked_examples(examples))
-    if not found:
+    listed = list(checked_examples(examples))
+    if not listed:
         raise PotentiaError("there are no examples.")
-    return found
+    return listed
 
 
 def checked_examples(examples: Iterable[Any]) -> Iterator[Example]:
@@ -93,20 +94,6 @@ def cut_examples(examples: Iterable[Example], part_entries: int) -> Iterator[lis
 # -- the parts of a data set -----------------------------------------------------------------------------------
 
 
-def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
-
-    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
-    data, None if it is not known.
-    """
-    connection = None if here else CLUSTER.get()
-    if connection is not None:
-        return opened(Distributed(connection, recipes))
-    if in_memory:
-        return opened(Local([recipe.build() for recipe in recipes]))
-    return opened(OutOfCore(recipes, resident))
-
-
 class Dataset:
     """Parts of consecutive examples, and facts that hold for all of them.
 
@@ -124,26 +111,26 @@ class Dataset:
     def __init__(self, parts: Backend, examples: Examples = ()) -> None:
         self.parts, self.examples = parts, examples
         overviews: list[Overview] = parts.map(overview, None)[1]
-        self.n_states = max(own.n_states for own in overviews)
-        self.untouched = all(own.untouched for own in overviews)
-        taking_part = [number for number, own in enumerate(overviews) if own.n_examples]
+        self.n_states = max(one.n_states for one in overviews)
+        self.untouched = all(one.untouched for one in overviews)
+        taking_part = [number for number, one in enumerate(overviews) if one.n_examples]
         if not taking_part:
-            some = any(own.n_given for own in overviews)
+            some = any(one.n_given for one in overviews)
             reason = "no variable of these examples has a label and a positive weight."
             raise PotentiaError(reason if some else "there are no examples.")
         if len(taking_part) < len(overviews):
             parts.keep(taking_part)
             overviews = [overviews[number] for number in taking_part]
-        self.n_given = [own.n_given for own in overviews]
-        self.n_examples = [own.n_examples for own in overviews]
-        self._by_part = [own.facts for own in overviews]
+        self.n_given = [one.n_given for one in overviews]
+        self.n_examples = [one.n_examples for one in overviews]
+        self._by_part = [one.facts for one in overviews]
         facts = _by_kind(self._by_part)
-        self.shapes = {kind: own[0].shape for kind, own in facts.items()}
-        self.n_rows = {kind: sum(part.n_rows for part in own) for kind, own in facts.items()}
+        self.shapes = {kind: of_parts[0].shape for kind, of_parts in facts.items()}
+        self.n_rows = {kind: sum(part.n_rows for part in of_parts) for kind, of_parts in facts.items()}
         self.n_outputs = {kind: math.prod(shape) for kind, shape in self.shapes.items()}
-        self.n_features = {kind: own[0].n_features or 0 for kind, own in facts.items()}
-        self.featureless = {kind for kind, own in facts.items() if own[0].n_features is None}
-        self._weights = {kind: sum(part.weight for part in own) for kind, own in facts.items()}
+        self.n_features = {kind: of_parts[0].n_features or 0 for kind, of_parts in facts.items()}
+        self.featureless = {kind for kind, of_parts in facts.items() if of_parts[0].n_features is None}
+        self._weights = {kind: sum(part.weight for part in of_parts) for kind, of_parts in facts.items()}
 
     @classmethod
     def of(
@@ -173,7 +160,7 @@ class Dataset:
 
     def problem(self, kind: str, rows_of: RowsOf | None = None, states: Any = None) -> Problem:
         """All rows of a kind, without biases unless `rows_of` gives them."""
-        sizes = [own[kind].n_rows if kind in own else 0 for own in self._by_part]
+        sizes = [facts[kind].n_rows if kind in facts else 0 for facts in self._by_part]
         rows_of, features = rows_of or partial(plain_rows, kind=kind), self.n_features[kind]
         weight = self._weights[kind]
         return Problem(self.parts, states, rows_of, sizes, features, self.n_outputs[kind], weight)
@@ -214,16 +201,16 @@ class Dataset:
 def _by_kind(by_part: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
     """The parts' facts by kind; refuses kinds whose shapes or features differ."""
     facts: dict[str, list[KindFacts]] = {}
-    for own in by_part:
-        for kind, of_part in own.items():
+    for of_kinds in by_part:
+        for kind, of_part in of_kinds.items():
             facts.setdefault(kind, []).append(of_part)
     for kind, of_parts in facts.items():
-        if len({own.shape for own in of_parts}) > 1:
+        if len({part_facts.shape for part_facts in of_parts}) > 1:
             raise PotentiaError(ONE_SHAPE.format(kind=kind))
-        lacking = next((own.without for own in of_parts if own.without is not None), None)
-        if lacking is not None and any(own.some for own in of_parts):
+        lacking = next((part_facts.without for part_facts in of_parts if part_facts.without is not None), None)
+        if lacking is not None and any(part_facts.some for part_facts in of_parts):
             raise PotentiaError(f"{lacking} has no features for kind {kind!r}, but other examples have.")
-        check_widths(kind, {own.n_features for own in of_parts})
+        check_widths(kind, {part_facts.n_features for part_facts in of_parts})
     return facts
 
 
@@ -237,10 +224,10 @@ def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) 
     entries, variables = 0, {}
     parameters: dict[str, int] = {}
     for example in examples:
-        graph, own = example.graph, table_entries(example.graph, example)
-        entries += own
+        graph, n_entries = example.graph, table_entries(example.graph, example)
+        entries += n_entries
         # equal graphs share layouts, shard by shard
-        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(own, 1))
+        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(n_entries, 1))
         for kind, x in example.features.items():
             if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
                 size = x.shape[1] * int(np.prod(structured(graph, _factors(potentials)).table_shapes(kind)[0]))
@@ -280,13 +267,14 @@ def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int,
 class Predictor(NamedTuple):
     """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding.
 
-    decode: labels by "mpm" or "map", or "marginals".
+    decode: labels by "mpm" or "map", or "marginals". clamp: the examples' labels are observed.
     """
 
     potentials: Mapping[str, Potential]
     scales: Mapping[str, float]
     inference: Inference
     decode: str = "mpm"
+    clamp: bool = False
 
 
 def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[str, Any]) -> Scores:
@@ -298,7 +286,7 @@ def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[
             table = part.function(kind, rows, potential, state, potential.by_weight)
             shared = len(table) < rows.stop - rows.start
             theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
-    return Scores(shard.graph, theta)
+    return Scores(shard.graph, theta, shard.labels if predictor.clamp else None)
 
 
 def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:
@@ -311,6 +299,7 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
         predictor.potentials[kind].ready(part.n_rows(kind))
 
     def of(shard: Shard) -> list[Any]:
+        """Labels or marginals of the examples of a shard."""
         scores = shard_scores(part, shard, predictor, state)
         if predictor.decode == "map":
             return shard.union.split_variables(inference.maximise(scores))
@@ -320,8 +309,8 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
 
     predictions: list[Any] = []
     with one_blas_thread():
-        for own in iterate_items(of, part.shards, threads):
-            predictions += own
+        for of_shard in iterate_items(of, part.shards, threads):
+            predictions += of_shard
     return state, predictions
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from ..base.optimise import Search, begin, lbfgs
+from ..base.params import Params
 from ..base.saving import Registered
 from ..base.schema import Count, Number, Schema
 from ..base.types import ArrayLike, Floats, PotentiaError, check_count, check_number
@@ -20,46 +20,6 @@ from .saving import Arrays, pack, restore
 
 #: Steps of a fit that continues an earlier one: learners that alternate come back after the biases have moved.
 MORE_STEPS = 20
-
-
-class Params:
-    """Hyper-parameters are the constructor's keywords, stored unchanged; works with `sklearn.base.clone`."""
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        return [parameter.name for parameter in parameters if parameter.kind in named]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
-        values: dict[str, Any] = {}
-        for name in self._names():
-            value = values[name] = getattr(self, name)
-            if deep and hasattr(value, "get_params") and not isinstance(value, type):
-                values.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
-        return values
-
-    def set_params(self, **params: Any) -> Self:
-        """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
-        names = self._names()
-        for key, value in params.items():
-            outer, _, inner = key.partition("__")
-            if outer not in names:
-                has = ", ".join(names) or "none"
-                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has: {has}.")
-            if inner:
-                getattr(self, outer).set_params(**{inner: value})
-            else:
-                setattr(self, outer, value)
-        return self
-
-    def __repr__(self) -> str:
-        """The constructor call, with the arguments that differ from their defaults."""
-        defaults = inspect.signature(type(self).__init__).parameters
-        values = {name: repr(getattr(self, name)) for name in self._names()}
-        shown = [f"{name}={text}" for name, text in values.items() if text != repr(defaults[name].default)]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class Potential(Params, Registered, ABC):
@@ -102,6 +62,7 @@ class Potential(Params, Registered, ABC):
     def _scores(self, x: Any) -> Floats: ...
 
     def _fit(self, problem: Problem) -> float | None:
+        """Lower the loss of a problem's rows; the penalised loss reached, or None to have it computed."""
         raise NotImplementedError(f"{type(self).__name__} must define _fit.")
 
     def penalty(self) -> float:
@@ -180,6 +141,7 @@ class Potential(Params, Registered, ABC):
             raise PotentiaError(f"out must have shape {shape}, got {scores.shape}.")
 
         def fill(rows: slice) -> None:
+            """Compute the scores of some rows."""
             scores[rows] = self._scores(x[rows])
 
         self.ready(shape[0])
@@ -231,6 +193,7 @@ class Potential(Params, Registered, ABC):
         return float(problem.sum(loss, width=self._width(), threaded=self.threaded))
 
     def _loss_of(self, batch: Batch) -> float:
+        """The summed loss of some rows."""
         return batch.loss(self._scores(batch.x))
 
     def _kept_loss(self, batch: Batch) -> float:
@@ -261,9 +224,11 @@ class Potential(Params, Registered, ABC):
         return self.n_features_ + 3 * self.n_outputs_
 
     def _fitted(self) -> dict[str, Any]:
+        """What fits have learned, by name: attributes that end with an underscore."""
         return {name: value for name, value in vars(self).items() if name.endswith("_")}
 
     def _check_fitted(self) -> None:
+        """Refuse a potential that was never fitted."""
         if not self.is_fitted:
             raise PotentiaError(f"{type(self).__name__} is not fitted: call fit or start first.")
 
@@ -272,6 +237,7 @@ class Potential(Params, Registered, ABC):
         self._check_sizes(n_features, self.n_outputs_)
 
     def _check_sizes(self, n_features: int, n_outputs: int) -> None:
+        """Refuse other numbers of features or configurations than it was fitted on."""
         name = type(self).__name__
         if n_features != self.n_features_:
             raise PotentiaError(f"x has {n_features} features but {name} was fitted on {self.n_features_}.")
@@ -336,6 +302,7 @@ class Differentiable(Potential):
             return self._vjp(x[:], d_scores)
 
         def of(rows: slice) -> Floats:
+            """The gradient that some rows contribute."""
             return self._vjp(x[rows], d_scores[rows])
 
         gradient = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(x))
@@ -359,6 +326,7 @@ class Differentiable(Potential):
         check_number("tol", tol)
 
         def objective(vector: Floats) -> tuple[float, Floats]:
+            """Mean penalised loss and its gradient at a vector of parameters."""
             self.parameters = vector
             value, gradient = self.loss_and_gradient(problem)
             penalty, d_penalty = self.penalty_and_gradient()
@@ -383,6 +351,7 @@ class Differentiable(Potential):
         return loss, self._vjp(batch.x, slope)
 
     def _checked(self, vector: Floats) -> Floats:
+        """A vector of parameters as floats of the right length."""
         values = np.asarray(vector, dtype=np.float64)
         if values.shape != (self.n_parameters,):
             raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")
