@@ -14,7 +14,7 @@ _RNG = np.random.default_rng(5)
 FACTORS = {
     "at most one": pt.factors.AtMostOne(),
     "soft at most one": pt.factors.AtMostOne(weight=1.3),
-    "exactly one": pt.factors.ExactlyOne(state=0),
+    "exactly one": pt.factors.ExactlyOne(on=0),
     "or": pt.factors.Or(weight=[1.0, 2.0]),
     "and": pt.factors.And(weight=2.0),
     "implies": pt.factors.Implies(),

@@ -136,8 +136,8 @@ class Anytime(Inference):
             tables = Expansion(scores)
             try:
                 return tables.fold(self.run(tables.scores, None))
-            except _Interrupted as stop:
-                raise _Interrupted(tables.fold(stop.result)) from None
+            except Interrupted as stop:
+                raise Interrupted(tables.fold(stop.result)) from None
         task = _Task(self, scores)
         try:
             task.search()

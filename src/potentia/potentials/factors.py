@@ -49,9 +49,9 @@ class Factor(StructuredValue, Linear):
 
     transformer = None
 
-    def __init__(self, state: int, ridge: float, max_iter: int, tol: float, intercept: bool):
-        check_count("state", state)
-        self.state, self.ridge, self.max_iter, self.tol, self.intercept = state, ridge, max_iter, tol, intercept
+    def __init__(self, on: int, ridge: float, max_iter: int, tol: float, intercept: bool):
+        check_count("on", on)
+        self.on, self.ridge, self.max_iter, self.tol, self.intercept = on, ridge, max_iter, tol, intercept
 
     @property
     @abstractmethod
@@ -103,20 +103,20 @@ class WeightedFactor(Factor):
     """A factor that costs its weight where it is violated.
 
     names: of the variables, for multi-label models. weight: infinity for a hard constraint, a cost, a cost per region,
-    (m,), or None to learn the scores. state: the state of a variable that counts as on. Other options: `pt.Linear`.
+    (m,), or None to learn the scores. on: the state of a variable that counts as on. Other options: `pt.Linear`.
     """
 
     def __init__(
         self,
         *names: str,
         weight: Any = math.inf,
-        state: int = 1,
+        on: int = 1,
         ridge: float = 1e-3,
         max_iter: int = 200,
         tol: float = 1e-6,
         intercept: bool = True,
     ):
-        super().__init__(state, ridge, max_iter, tol, intercept)
+        super().__init__(on, ridge, max_iter, tol, intercept)
         self.take_names(names)
         self.weight = weight
 
@@ -146,7 +146,7 @@ class AtMostOne(WeightedFactor):
 
     def structure(self, order: int) -> Structure:
         """The number of variables that are on, up to 2."""
-        return Structure("count", 2, (self.state,))
+        return Structure("count", 2, (self.on,))
 
     def violated(self, order: int, n_states: int) -> list[int]:
         """More than one."""
@@ -166,7 +166,7 @@ class Or(WeightedFactor):
 
     def structure(self, order: int) -> Structure:
         """Whether any variable is on."""
-        return Structure("count", 1, (self.state,))
+        return Structure("count", 1, (self.on,))
 
     def violated(self, order: int, n_states: int) -> list[int]:
         """None."""
@@ -185,11 +185,9 @@ class And(WeightedFactor):
         return [0, 1]
 
     def _binary(self) -> int:
-        if self.state > 1:
-            raise PotentiaError(
-                f"{type(self).__name__} takes binary variables: state must be 0 or 1, not {self.state}."
-            )
-        return self.state
+        if self.on > 1:
+            raise PotentiaError(f"{type(self).__name__} takes binary variables: on must be 0 or 1, not {self.on}.")
+        return self.on
 
 
 class Implies(And):
@@ -215,20 +213,18 @@ class Parity(WeightedFactor):
         *names: str,
         odd: bool = False,
         weight: Any = math.inf,
-        state: int = 1,
+        on: int = 1,
         ridge: float = 1e-3,
         max_iter: int = 200,
         tol: float = 1e-6,
         intercept: bool = True,
     ):
-        super().__init__(
-            *names, weight=weight, state=state, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept
-        )
+        super().__init__(*names, weight=weight, on=on, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
         self.odd = odd
 
     def structure(self, order: int) -> Structure:
         """The parity of the number of variables that are on."""
-        return Structure("parity", on=(self.state,))
+        return Structure("parity", on=(self.on,))
 
     def violated(self, order: int, n_states: int) -> list[int]:
         """The other parity."""
@@ -267,20 +263,20 @@ class Cardinality(Factor):
     """A score for the number of variables that are on; None learns it in a `pt.CRF`.
 
     counts: counts[k] if k are on, the last entry for K or more, (K + 1,), or for each region, (m, K + 1); -inf
-    forbids. `Cardinality([0, 0, 0, -inf])` allows at most two. names and state are those of other factors.
+    forbids. `Cardinality([0, 0, 0, -inf])` allows at most two. names and on are those of other factors.
     """
 
     def __init__(
         self,
         counts: Any = None,
         *names: str,
-        state: int = 1,
+        on: int = 1,
         ridge: float = 1e-3,
         max_iter: int = 200,
         tol: float = 1e-6,
         intercept: bool = True,
     ):
-        super().__init__(state, ridge, max_iter, tol, intercept)
+        super().__init__(on, ridge, max_iter, tol, intercept)
         self.take_names(names)
         self.counts = counts
 
@@ -292,7 +288,7 @@ class Cardinality(Factor):
     def structure(self, order: int) -> Structure:
         """The number of variables that are on, up to the last that has its own score."""
         limit = order if self.counts is None else np.shape(self.counts)[-1] - 1
-        return Structure("count", min(limit, order), (self.state,))
+        return Structure("count", min(limit, order), (self.on,))
 
     def table(self, order: int, n_states: int) -> Floats:
         """The scores of 0, 1, ... variables."""

@@ -234,8 +234,8 @@ def _label_structured(method: MAP, scores: Scores, start: Result | None) -> Resu
     )
     try:
         return tables.fold(method.run(tables.scores, inner))
-    except SearchInterrupted as stop:
-        raise SearchInterrupted(tables.fold(stop.result)) from None
+    except Interrupted as stop:
+        raise Interrupted(tables.fold(stop.result)) from None
 
 
 def _each(task: SearchTask, *parts: Callable[[SearchTask], None]) -> None:
