@@ -8,18 +8,22 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
+
+import numpy as np
 
 from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import naming, new_folder
 from ..base.html import facts_table
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
-from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
-from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check
+from ..base.saving import Registered, find_class, from_json, read_file, reading, to_json, write_arrays, write_file
+from ..base.schema import Choice, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import (
     ArrayLike,
+    Bools,
     Floats,
     Ints,
     PotentiaError,
@@ -31,22 +35,35 @@ from ..base.types import (
     shown,
     warn_caller,
 )
+from ..conformal import THRESHOLDS, check_coverage, missed_shares, risk_threshold
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
+from ..inference.messages import TRW
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
 from ..learn.data import Dataset, Predictor, check_fit, count_correct, list_examples, predict, predict_to, shard_scores
 from ..learn.iterated import IteratedLogistic
-from ..learn.part import Part
+from ..learn.part import Part, observed
+from ..learn.risk import MarginalRisk
+from ..potentials import Temperature
 from ..potentials.base import Potential
+from .cross_fit import CrossFitted, log_probabilities
 
 DECODES = ("mpm", "map")
 #: Known labels of each example, or whether the examples' own are observed.
 Observed = Sequence[ArrayLike | None] | bool
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {"learner": "a Learner, such as pt.IteratedLogistic()", "inference": "an Inference, such as pt.TRW()"}
+_SUCH = {
+    "learner": 'a Learner, such as pt.IteratedLogistic(), or "accuracy", "margin", "joint" or the name of a learner',
+    "inference": "an Inference, such as pt.TRW()",
+}
+#: Learners by what they are good for, "accuracy" being the default; and those that a name alone makes.
+GOALS = {"accuracy": "accuracy", "margin": "MaxMargin", "joint": "IteratedLogistic"}
+_LEARNERS = ("IteratedLogistic", "MarginalRisk", "MaxMargin")
+#: Labelled variables that cross-fitting needs at least.
+_LEAST_CROSS_FITTED = 40
 
 
 @dataclass(eq=False, repr=False)
@@ -55,7 +72,11 @@ class CRF(Registered):
 
     Args:
         potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
-        learner: how to train them; iterated logistic regression by default.
+        learner: how to train them: a learner, its name, or what matters: "accuracy" (None means this) of single
+            variables, "margin" of the best labelling (`MaxMargin`), or "joint", any potentials in one objective
+            (`IteratedLogistic`). For accuracy it is `MarginalRisk` through ten iterations of TRW where all potentials
+            have gradients. Trees and such on single variables are fitted first, and the others to their out-of-fold
+            predictions; where pairs have no gradients either, it is `IteratedLogistic`.
         inference: what predictions use; None for what the learner trained for. It may be changed after `fit`.
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
@@ -73,10 +94,13 @@ class CRF(Registered):
         "shapes": Named(Items(Count(least=1))),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
         "trained_inference": Kind((dict,)),
+        "calibrated": Count(optional=True),
+        "missed": Items(Number(), "thresholds", optional=True),
+        "sets": Rule(lambda saved: (saved["missed"] is None) == (not saved["calibrated"]), "are incomplete"),
     }
 
     potentials: Mapping[str, Potential]
-    learner: Learner | None = None
+    learner: Learner | str | None = None
     inference: Inference | None = None
     decode: str | None = None
 
@@ -112,7 +136,11 @@ class CRF(Registered):
         check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
-        learner, kinds = self.learner or IteratedLogistic(), list(self.potentials)
+        crossed = self._cross_fitted_kinds(examples)
+        if crossed and not warm_start:
+            options = {"callback": callback, "progress": progress, "checkpoint": checkpoint}
+            return self._cross_fit(crossed, cast(list[Example], examples), validation, options)
+        learner, kinds = self._learner(), list(self.potentials)
         learner.check(self.potentials)
         fitted = getattr(self, "potentials_", {}) if warm_start else {}
         potentials = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
@@ -154,8 +182,57 @@ class CRF(Registered):
                 statistics=data.parts.statistics,
             )
             self.potentials_ = dict(learner.finish(data, state))
+            vars(self).pop("calibration_", None)
         self.history_, self.converged_ = [dict(row) for row in state.history], converged
         self.scales_, self.shapes_, self.trained_inference_ = scales, shapes, trained
+        return self
+
+    def _learner(self) -> Learner:
+        """The learner, also where it is given by a name, or chosen by what the potentials can do."""
+        if isinstance(self.learner, Learner):
+            return self.learner
+        if self.learner not in (None, "accuracy"):
+            learner: Learner = find_class(GOALS.get(self.learner, self.learner), Learner)()
+            return learner
+        smooth = [
+            p.shared or (p.differentiable and getattr(p, "full_precision", True)) for p in self.potentials.values()
+        ]
+        return MarginalRisk(inference=TRW(iterations=10)) if all(smooth) else IteratedLogistic()
+
+    def _cross_fitted_kinds(self, examples: Examples) -> list[str]:
+        """The kinds of single variables that no gradient trains, if one trains all the others."""
+        if self.learner not in (None, "accuracy") or isinstance(examples, Parts) or CLUSTER.get() is not None:
+            return []
+        kinds = [kind for kind, p in self.potentials.items() if not (p.differentiable or p.shared)]
+        graphs = [example.graph for example in examples]
+        single = all(graph.scopes[kind].shape[1] == 1 for graph in graphs for kind in kinds if kind in graph.scopes)
+        given = all(kind in example.features for example in examples for kind in kinds)
+        pairs = any(graph.clique_kinds for graph in graphs)
+        labelled = sum(int(observed(example).sum()) for example in examples)
+        return kinds if kinds and single and given and pairs and labelled >= _LEAST_CROSS_FITTED else []
+
+    def _cross_fit(self, kinds: list[str], examples: list[Example], validation: Any, options: dict[str, Any]) -> Self:
+        """Fit the potentials of `kinds` first, and then one weight of each and the others; see `CrossFitted`."""
+        found = {kind: CrossFitted(partial(_unfitted, self.potentials[kind]), examples, kind) for kind in kinds}
+        seen = [
+            example.with_features({kind: found[kind].unseen[number] for kind in kinds})
+            for number, example in enumerate(examples)
+        ]
+        if validation is not None:
+            validation = [
+                example.with_features(
+                    {kind: log_probabilities(found[kind].final.scores(example.features[kind])) for kind in kinds}
+                )
+                for part in (validation if isinstance(validation, Parts) else [validation])
+                for example in part
+            ]
+        inner = CRF({**self.potentials, **dict.fromkeys(kinds, Temperature())}, None, self.inference, self.decode)
+        inner.fit(seen, validation=validation, **options)
+        weights = {kind: float(cast(Temperature, inner.potentials_[kind]).weight_[0]) for kind in kinds}
+        self.potentials_ = {**inner.potentials_, **{kind: own.final for kind, own in found.items()}}
+        self.scales_ = inner.scales_ | weights
+        self.history_, self.converged_, self.shapes_ = inner.history_, inner.converged_, inner.shapes_
+        self.trained_inference_ = inner.trained_inference_
         return self
 
     # -- predicting ----------------------------------------------------------------------------------------
@@ -197,6 +274,39 @@ class CRF(Registered):
         self._check()
         return self._over(examples, "marginals", out, observed)
 
+    def calibrate(self, examples: Examples) -> Self:
+        """Keep what `predict_set` needs of labelled examples, which must not have been used in `fit`.
+
+        Replaces what was kept before. Unobserved variables are left out, and examples without observed ones.
+        """
+        given = list_examples(examples)
+        losses, n = np.zeros(len(THRESHOLDS)), 0
+        for part in given if isinstance(given, Parts) else [given]:
+            for example, marginals in zip(part, self.predict_marginals(part), strict=True):
+                labels = np.full(len(marginals), -1) if example.labels is None else example.labels
+                known = np.flatnonzero(labels >= 0)
+                if known.size:
+                    losses += missed_shares(1.0 - marginals[known, labels[known]])
+                    n += 1
+        if n == 0:
+            raise PotentiaError("calibrate needs examples with observed labels.")
+        self.calibration_ = losses, n
+        return self
+
+    def predict_set(self, examples: Examples, coverage: float = 0.9) -> list[Bools]:
+        """Which states are in the set of each variable, (n_variables, max states) per example, after `calibrate`.
+
+        A set holds the states of large enough marginals. The threshold is that of conformal risk control
+        [Angelopoulos et al. 2022]: the expected share of an example's variables whose sets miss the true state is at
+        most 1 - coverage, if the examples of `calibrate` and these are exchangeable, on average over both. (Variables
+        of one example depend on each other, so that nothing is guaranteed for each of them.)
+        """
+        check_coverage(coverage)
+        if not hasattr(self, "calibration_"):
+            raise PotentiaError("call calibrate with examples that were not used in fit first.")
+        top = risk_threshold(*self.calibration_, coverage)
+        return [1.0 - marginals <= top for marginals in self.predict_marginals(examples)]
+
     @property
     def inference_(self) -> Inference:
         """What predictions use: `inference`, or without it what the learner trained for."""
@@ -237,7 +347,7 @@ class CRF(Registered):
 
     def _predictor(self, decode: str | None = None) -> Predictor:
         """What turns parts into predictions with the fitted potentials."""
-        decode = decode or self.decode or (self.learner or IteratedLogistic).decode
+        decode = decode or self.decode or self._learner().decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
     def _gathered(self, examples: Examples, here: bool = False) -> Dataset:
@@ -281,9 +391,9 @@ class CRF(Registered):
         for kind, potential in self.potentials_.items():
             metas[kind], own = potential.state()
             arrays |= {f"{kind}/{name}": value for name, value in own.items()}
-        content = {
+        content: dict[str, Any] = {
             "potentials": metas,
-            "learner": to_json(self.learner),
+            "learner": self.learner if isinstance(self.learner, str) else to_json(self.learner),
             "inference": to_json(self.inference),
             "trained_inference": to_json(self.trained_inference_),
             "decode": self.decode,
@@ -291,6 +401,8 @@ class CRF(Registered):
             "shapes": self.shapes_,
             "history": self.history_,
         }
+        if hasattr(self, "calibration_"):
+            content |= {"missed": self.calibration_[0].tolist(), "calibrated": self.calibration_[1]}
         return content, arrays
 
     @classmethod
@@ -302,7 +414,7 @@ class CRF(Registered):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
         """The model that `state` described."""
-        found = check(cls.saved, content, "CRF")
+        found = check(cls.saved, content, "CRF", {"thresholds": len(THRESHOLDS)})
         fitted = {}
         for kind, meta in content["potentials"].items():
             fitted[kind] = Potential.from_state(meta, prefixed(arrays, f"{kind}/"))
@@ -311,12 +423,11 @@ class CRF(Registered):
                 raise PotentiaError(f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables.")
         templates = {kind: _unfitted(p) for kind, p in fitted.items()}
         model = cls(
-            templates,
-            from_json(content["learner"], Learner),
-            from_json(content["inference"], Inference),
-            found["decode"],
+            templates, _read_learner(content["learner"]), from_json(content["inference"], Inference), found["decode"]
         )
         model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
+        if found["missed"] is not None:
+            model.calibration_ = np.array(found["missed"]), found["calibrated"]
         model.trained_inference_ = from_json(found["trained_inference"], Inference)
         model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model
@@ -330,7 +441,7 @@ class CRF(Registered):
             for kind, potential in self.potentials.items():
                 found[kind] = potential
                 found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if self.learner is not None:
+            if isinstance(self.learner, Learner):
                 found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
         return found
 
@@ -344,7 +455,7 @@ class CRF(Registered):
                 else:
                     self.potentials = {**self.potentials, outer: value}
             elif outer == "learner" and inner:
-                self.learner = self.learner or IteratedLogistic()
+                self.learner = self._learner()
                 if not hasattr(self.learner, inner):
                     raise PotentiaError(f"the learner has no option {inner!r}.")
                 setattr(self.learner, inner, value)
@@ -387,6 +498,8 @@ class CRF(Registered):
             if kind in _NAMES or "__" in kind:
                 raise PotentiaError(f"a kind cannot be called {kind!r}: parameters of the CRF have such names.")
         for name, given, wanted in (("learner", self.learner, Learner), ("inference", self.inference, Inference)):
+            if name == "learner" and isinstance(given, str) and given in (*GOALS, *_LEARNERS):
+                continue
             if given is not None and not isinstance(given, wanted):
                 raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
         if self.decode is not None:
@@ -395,7 +508,7 @@ class CRF(Registered):
     def _repr_html_(self) -> str:
         """The model's parts and how its training ended as a table, for notebooks."""
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
-        facts["learner"] = repr(self.learner or IteratedLogistic())
+        facts["learner"] = repr(self._learner())
         if hasattr(self, "history_"):
             facts["predicts with"] = repr(self.inference_)
             facts["trained"] = summary_line(self.history_[-1]) if self.history_ else "no iterations"
@@ -415,6 +528,15 @@ def _gathered(
             )
         potentials[kind].check_features(data.n_features[kind])
     return data
+
+
+def _read_learner(content: Any) -> Learner | str | None:
+    """The learner of a file."""
+    if isinstance(content, str):
+        check_choice("the learner in the file", content, (*GOALS, *_LEARNERS))
+        return content
+    learner: Learner | None = from_json(content, Learner)
+    return learner
 
 
 def _observing(examples: Examples, observed: Any) -> list[Example]:
