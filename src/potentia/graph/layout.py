@@ -79,7 +79,7 @@ def find_neighbours(graph: Graph) -> tuple[Ints, Ints]:
 def group_variables(graph: Graph, order: str) -> tuple[Ints, Ints]:
     """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence".
 
-    Variables of graphs with structured regions, which may be large, are groups of their own.
+    Variables of graphs with structured regions, which may be large, each form a separate group.
     """
     group = np.arange(graph.n_variables) if graph.structures else _groups(graph, order)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
