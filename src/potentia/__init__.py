@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from .models.chain_crf import ChainCRF
     from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
+    from .models.node_classifier import NodeClassifier
+    from .models.segment_crf import SegmentCRF
+    from .models.sequence_labeller import SequenceLabeller
     from .potentials import (
         MLP,
         Boosting,
@@ -101,7 +104,10 @@ _NAMES = {
     "learn.risk": "MarginalRisk",
     "models.chain_crf": "ChainCRF",
     "models.crf": "CRF",
+    "models.node_classifier": "NodeClassifier",
+    "models.sequence_labeller": "SequenceLabeller",
     "models.multilabel": "LMBM LMSBN LabelNetwork",
+    "models.segment_crf": "SegmentCRF",
     "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
     "Zero",
 }
@@ -151,10 +157,13 @@ __all__ = [
     "MarginalRisk",
     "MaxMargin",
     "MeanField",
+    "NodeClassifier",
     "PotentiaError",
     "Potts",
     "Result",
     "Scaled",
+    "SegmentCRF",
+    "SequenceLabeller",
     "Smoothed",
     "Temperature",
     "TruncatedLinear",

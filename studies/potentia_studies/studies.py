@@ -12,9 +12,11 @@ from . import (
     horses_network,
     ilr_sets,
     images,
+    learners,
     marginal_sets,
     misspecification,
     multilabel_tables,
+    parsers,
     perturbation,
     scene,
     search_speed,
@@ -36,7 +38,9 @@ STUDIES = {
         multilabel_tables.STUDY,
         search_speed.STUDY,
         tagging.STUDY,
+        parsers.STUDY,
         images.STUDY,
+        learners.STUDY,
     )
 }
 

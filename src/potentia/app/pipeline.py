@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 from ..base.files import hidden_name, leftovers, locked_folder, regular, remove_leftovers, replacing, sync, unwritable
 from ..base.html import facts_table
-from ..base.saving import file_kind, find_class, read_file, reading, write_file
+from ..base.saving import find_class, read_any, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
@@ -27,6 +27,7 @@ from ..learn.backends.connection import current
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
     from ..models.crf import CRF
+    from ..models.labelled import LabelEstimator
     from ..models.multilabel.base import MultiLabelClassifier
 
 #: The class of pipelines of each form of data, and its module.
@@ -34,6 +35,14 @@ _PIPELINES = {
     "images": (".image_pipeline", "ImagePipeline"),
     "table": (".tables", "TablePipeline"),
     "sequences": (".sequences", "SequencePipeline"),
+}
+#: The modules of models that are no multi-label estimators.
+_MODELS = {
+    "CRF": "..models.crf",
+    "ChainCRF": "..models.chain_crf",
+    "NodeClassifier": "..models.node_classifier",
+    "SegmentCRF": "..models.segment_crf",
+    "SequenceLabeller": "..models.sequence_labeller",
 }
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
@@ -103,41 +112,43 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier | Pipeline:
+def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
     """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
     """
-    # classes are imported here, because each brings large libraries along
-    kind = file_kind(path)
-    if kind == "pipeline":
-        return load_pipeline(path)
-    if kind == "CRF":
-        from ..models.crf import CRF
+    with reading(path):
+        kind, content, arrays = read_any(path)
+        if kind == "pipeline":
+            return _restored(content, arrays)
+        model: CRF | ChainCRF | LabelEstimator | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        return model
 
-        return CRF.load(path)
-    if kind == "ChainCRF":
-        from ..models.chain_crf import ChainCRF
 
-        return ChainCRF.load(path)
+def _model_class(kind: str) -> Any:
+    """The class of a model, imported here because each brings large libraries along."""
+    if kind in _MODELS:
+        return getattr(import_module(_MODELS[kind], __package__), kind)
     from ..models.multilabel.base import MultiLabelClassifier
 
-    with reading(path):
-        model: MultiLabelClassifier = find_class(kind, MultiLabelClassifier).load(path)
-        return model
+    return find_class(kind, MultiLabelClassifier)
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote."""
     with reading(path):
-        content, arrays = read_file(path, "pipeline")
-        whole = check(_SAVED, content, "pipeline")
-        module, name = _PIPELINES[whole["form"]]
-        kind: type[Pipeline] = getattr(import_module(module, __package__), name)
-        pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
-        pipeline.trained_on = whole["trained_on"]
-        return pipeline
+        return _restored(*read_file(path, "pipeline"))
+
+
+def _restored(content: Any, arrays: Any) -> Pipeline:
+    """The pipeline that a file describes."""
+    whole = check(_SAVED, content, "pipeline")
+    module, name = _PIPELINES[whole["form"]]
+    kind: type[Pipeline] = getattr(import_module(module, __package__), name)
+    pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
+    pipeline.trained_on = whole["trained_on"]
+    return pipeline
 
 
 def file_digests(source: Path) -> list[str]:

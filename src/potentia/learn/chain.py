@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -85,11 +85,14 @@ class AttributeLabels(NamedTuple):
 class ChainLayout:
     """A vector of all weights: of attributes (rows, slots, then pairs), of transitions (L, L), of dense columns (D, L).
 
+    Other models have another table in the place of transitions.
+
     Attributes:
         number: the new number of each attribute; those with rows come first.
         kernel: rows and slots as the kernels want them.
         n_labels, n_dense: L and D.
         place: where in the vector each feature is, those of labels, then those of pairs of labels.
+        table: shape of the transitions.
         n_attribute_weights: entries of rows, slots and pairs. size: entries of the vector.
     """
 
@@ -98,12 +101,21 @@ class ChainLayout:
     n_labels: int
     n_dense: int
     place: Ints
+    table: tuple[int, int]
     n_attribute_weights: int
     size: int
 
     @classmethod
-    def of(cls, features: AttributeLabels, pair_features: AttributeLabels, n_labels: int, n_dense: int) -> ChainLayout:
+    def of(
+        cls,
+        features: AttributeLabels,
+        pair_features: AttributeLabels,
+        n_labels: int,
+        n_dense: int,
+        table: tuple[int, int] | None = None,
+    ) -> Self:
         """Rows for attributes with many labels, slots for the others."""
+        table = (n_labels, n_labels) if table is None else table
         width = -(-n_labels // CHUNK) * CHUNK
         count = np.diff(features.ptr)
         with_row = count >= _ROW_SHARE * width
@@ -130,14 +142,14 @@ class ChainLayout:
             n_rows, width, slot_ptr, slot_label, pair_ptr if len(pair_code) else pair_ptr[:0], pair_code
         )
         end += len(pair_code)
-        size = end + n_labels * (n_labels + n_dense)
-        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), end, size)
+        size = end + table[0] * table[1] + n_labels * n_dense
+        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), table, end, size)
 
     def split(self, vector: Any) -> tuple[Any, Any, Any]:
         """Weights of attributes, of transitions (L, L) and of dense columns (D, L), as views."""
         first = self.n_attribute_weights
-        second = first + self.n_labels**2
-        pairs = vector[first:second].reshape(self.n_labels, self.n_labels)
+        second = first + self.table[0] * self.table[1]
+        pairs = vector[first:second].reshape(self.table)
         return vector[:first], pairs, vector[second:].reshape(self.n_dense, self.n_labels)
 
     def join(self, state: Any, pairs: Any, dense: Any, dtype: Any = np.float64) -> Any:
@@ -189,7 +201,7 @@ class ChainTables(NamedTuple):
         return (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else _NONE
 
 
-def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
+def cut_shards(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     """At most n ranges of sequences with about as many tokens each."""
     if n == 1 and len(sequence_ptr) > 1:
         return [(0, len(sequence_ptr) - 1)]
@@ -198,7 +210,7 @@ def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
-def _batches(sequence_ptr: Ints, dense: Any, first: int, last: int) -> list[tuple[int, int, Any]]:
+def batches(sequence_ptr: Ints, dense: Any, first: int, last: int) -> list[tuple[int, int, Any]]:
     """Ranges of sequences and their dense rows, of bounded size; one range without rows if there are no columns."""
     if not dense.size:
         return [(first, last, _NONE)]
@@ -235,10 +247,10 @@ def lay_out(_: Any, state: Mapping[str, Any], layout: ChainLayout) -> tuple[Any,
         "weight": weight,
         "partial": partial_weight,
         "layout": layout,
-        "shards": _cut(ptr, max(1, min(most, work // _SHARD_WORK))),
+        "shards": cut_shards(ptr, max(1, min(most, work // _SHARD_WORK))),
     }
     observed = _observed(tokens, state["dense"], labels, weight - partial_weight, layout)
-    return new, (observed, _curvature(tokens, state["dense"], weight, layout))
+    return new, (observed, curvature_of(tokens, state["dense"], weight, layout))
 
 
 def log_partition(
@@ -265,7 +277,7 @@ def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple
         passes.append((state["labels"], -state["partial"]))
     for labels, weight in passes:
         log_z = np.zeros(len(weight))
-        for a, b, rows in _batches(tokens.sequence_ptr, state["dense"], first, last):
+        for a, b, rows in batches(tokens.sequence_ptr, state["dense"], first, last):
             rows = rows.astype(np.float64)
             scores = tables.dense_scores(rows)
             kernels.sum_up(
@@ -294,7 +306,7 @@ def _observed(tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, 
     return vector
 
 
-def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: ChainLayout) -> Floats:
+def curvature_of(tokens: TokenAttributes, dense: Any, weight: Floats, layout: ChainLayout) -> Floats:
     """Second derivatives at zero weights, divided by p (1 - p) for p = 1 / L, without what labels share."""
     kernel, ptr, vector = layout.kernel, tokens.sequence_ptr, np.zeros(layout.size)
     state, pairs, of_columns = layout.split(vector)
@@ -307,7 +319,7 @@ def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: Chai
     if kernel.pair_ptr.size:
         state[in_slots:] = (1.0 / layout.n_labels) * np.repeat(sums, np.diff(kernel.pair_ptr))
     pairs[...] = (1.0 / layout.n_labels) * per_token.sum()
-    for a, b, rows in _batches(ptr, dense, 0, len(weight)) if dense.size else ():
+    for a, b, rows in batches(ptr, dense, 0, len(weight)) if dense.size else ():
         of_columns += (per_token[ptr[a] : ptr[b]] @ rows.astype(np.float64) ** 2)[:, None]
     return vector
 
@@ -324,9 +336,12 @@ class ChainFit(Learner):
         transitions: which neighbouring labels have a weight, (L, L).
         n_dense: columns of dense features.
         c1, c2, delta, max_iterations, threads: see `ChainCRF`.
+        layout: of the weights, where it is not that of a chain.
     """
 
     limit_name: ClassVar[str] = "max_iterations"
+    #: What is done to a part; see `lay_out` and `log_partition`.
+    functions: ClassVar[tuple[Any, Any]] = (lay_out, log_partition)
 
     def __init__(
         self,
@@ -342,16 +357,17 @@ class ChainFit(Learner):
         delta: float,
         max_iterations: int,
         threads: int | None,
+        layout: ChainLayout | None = None,
     ) -> None:
         self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
         self.parts, self.features, self.pair_features = parts, features, pair_features
-        self.layout = ChainLayout.of(features, pair_features, len(transitions), n_dense)
+        self.layout = layout or ChainLayout.of(features, pair_features, len(transitions), n_dense)
         free: Bools = self.layout.join(True, transitions, True, np.bool_)
         #: Entries of the vector that are no weights; they stay zero.
         self.padding: Ints = np.flatnonzero(~free)
-        self.states, (observed, curvature) = parts.total(lay_out, states, self.layout)
+        self.states, (observed, curvature) = parts.total(self.functions[0], states, self.layout)
         self.observed: Floats = np.where(free, observed, 0.0)
-        p = 1.0 / len(transitions)
+        p = 1.0 / self.layout.n_labels
         diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
@@ -361,7 +377,7 @@ class ChainFit(Learner):
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
         vector = point * self.scale
-        _, (log_z, d_log_z) = self.parts.total(log_partition, self.states, vector, self.threads)
+        _, (log_z, d_log_z) = self.parts.total(self.functions[1], self.states, vector, self.threads)
         gradient = 2.0 * self.c2 * vector
         gradient -= self.observed
         gradient += d_log_z
@@ -420,11 +436,11 @@ def best_labels(tables: ChainTables, tokens: TokenAttributes, dense: Any, thread
 
     def piece(ends: tuple[int, int]) -> None:
         """Labels of a range of sequences, batch by batch."""
-        for a, b, rows in _batches(ptr, dense, *ends):
+        for a, b, rows in batches(ptr, dense, *ends):
             scores = tables.dense_scores(rows)
             kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
 
-    map_items(piece, _cut(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
+    map_items(piece, cut_shards(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
     refuse_infeasible(score, first)
     return labels
 
@@ -438,7 +454,7 @@ def marginals(
 
     def piece(ends: tuple[int, int]) -> None:
         """Marginals of a range of sequences, batch by batch."""
-        for a, b, rows in _batches(ptr, dense, *ends):
+        for a, b, rows in batches(ptr, dense, *ends):
             n = int(ptr[b] - ptr[a])
             scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)
             kernels.sum_up(
@@ -448,7 +464,7 @@ def marginals(
             refuse_infeasible(log_z[a:b], first + a)
             mu[ptr[a] : ptr[b]] = scores.reshape(n, -1)[:, : layout.n_labels]
 
-    map_items(piece, _cut(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
+    map_items(piece, cut_shards(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
     return mu, log_z
 
 
