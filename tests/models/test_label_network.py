@@ -44,7 +44,7 @@ LIMITS = {
         pt.factors.Or("l1", "l4"),
         pt.factors.Parity("l0", "l3", "l4"),
     ],
-    "counts": [pt.factors.Cardinality([0, -np.inf, 0, -np.inf], *NAMES[:5]), pt.factors.And("l1", state=0)],
+    "counts": [pt.factors.Cardinality([0, -np.inf, 0, -np.inf], *NAMES[:5]), pt.factors.And("l1", on=0)],
 }
 
 

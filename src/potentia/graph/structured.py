@@ -7,9 +7,10 @@ decides. Messages, log Z and gradients of such a factor come from sums over a ba
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -98,6 +99,13 @@ class StructuredValue(ABC):
     @abstractmethod
     def pull(self, d_table: Floats, order: int, n_states: int) -> Floats | None:
         """Cotangents of `table` as those of the value's parameter, in its shape; None if it has none."""
+
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy, with the names, which are no option."""
+        copied = copy.copy(self)
+        for name in [name for name in vars(copied) if name.endswith("_")]:
+            delattr(copied, name)
+        return copied
 
     def take_names(self, names: tuple[str, ...]) -> None:
         """Set the names of the variables."""
