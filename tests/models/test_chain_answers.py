@@ -219,19 +219,20 @@ def test_sets_cover_what_they_say_over_splits(tmp_path):
     model = pt.ChainCRF(c2=0.3, max_iterations=15, scheme="BIO").fit(X[:100], y[:100])
     X, y, rng = X[100:], y[100:], np.random.default_rng(0)
     missed, missed_spans = [], []
-    for _ in range(8):
+    for _ in range(20):
         order = rng.permutation(len(X)).tolist()
         held, rest = order[:150], order[150:]
         model.calibrate([X[k] for k in held], [y[k] for k in held])
         sets = model.predict_set([X[k] for k in rest], 0.8)
-        missed += [np.mean([a not in s for a, s in zip(y[k], row, strict=True)]) for k, row in zip(rest, sets)]
+        for k, row in zip(rest, sets, strict=True):
+            missed.append(np.mean([a not in s for a, s in zip(y[k], row, strict=True)]))
         found = model.predict_span_sets([X[k] for k in rest], 0.8)
         for k, row in zip(rest, found, strict=True):
             truth = {*spans(y[k], "BIO")}
             if truth:
                 missed_spans.append(len(truth - {s[:3] for s in row}) / len(truth))
-    assert 0.12 < np.mean(missed) < 0.21
-    assert 0.12 < np.mean(missed_spans) < 0.21
+    assert 0.15 < np.mean(missed) < 0.21
+    assert 0.15 < np.mean(missed_spans) < 0.215
     model.save(tmp_path / "chain")
     assert pt.load(tmp_path / "chain").predict_set(X[:9], 0.8) == model.predict_set(X[:9], 0.8)
     assert all(set(row[0]) == set(model.classes_) for row in model.predict_set(X[:2], 0.9999))

@@ -3,7 +3,7 @@
 ``import potentia.compat.pycrfsuite as pycrfsuite`` replaces ``import pycrfsuite``. Names, defaults, messages and model
 files are those of python-crfsuite 0.9; training is `pt.ChainCRF`'s. The algorithms "ap", "pa" and "arow" are not
 available. All three line searches are one that meets the strong Wolfe conditions; the options of calibration have no
-effect.
+effect. Attributes whose values sum to less than zero get weights, which CRFsuite leaves out.
 """
 
 from __future__ import annotations

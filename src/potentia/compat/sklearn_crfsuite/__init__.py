@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -47,9 +49,11 @@ class ModelFile:
         if crf.model_filename is not None or crf._chain is None:
             return crf.model_filename
         if crf._temporary is None:
-            crf._temporary = tempfile.TemporaryDirectory(prefix="potentia-")
-            write_bytes(os.path.join(crf._temporary.name, "model.crfsuite"), crf._bytes())
-        return os.path.join(crf._temporary.name, "model.crfsuite")
+            folder = tempfile.mkdtemp(prefix="potentia-")
+            weakref.finalize(crf, shutil.rmtree, folder, ignore_errors=True)
+            crf._temporary = os.path.join(folder, "model.crfsuite")
+            write_bytes(crf._temporary, crf._bytes())
+        return crf._temporary
 
 
 class CRF(BaseEstimator):
@@ -107,7 +111,7 @@ class CRF(BaseEstimator):
         self.modelfile = ModelFile(self)
         self.training_log_: pycrfsuite.TrainingLog | None = None
         self._chain: ChainCRF | None = None
-        self._temporary: Any = None
+        self._temporary: str | None = None
 
     def fit(self, X: Sequence[Any], y: Sequence[Sequence[str]], X_dev: Any = None, y_dev: Any = None) -> Self:
         """Train; X_dev and y_dev are evaluated after every iteration."""
