@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from . import extend, features, gradients, metrics
     from .app import plot
     from .app.pipeline import load
+    from .app.segment import segment
     from .features import datasets
     from .features.example import Example
     from .gradients.entry import loss_and_gradient
@@ -80,6 +81,7 @@ _ROOMS = {
 #: Public names by module. Each is imported at first use, so that a program pays for what it uses only.
 _NAMES = {
     "app.pipeline": "load",
+    "app.segment": "segment",
     "features.example": "Example",
     "gradients.entry": "loss_and_gradient",
     "graph.structure": "Graph",
@@ -171,6 +173,7 @@ __all__ = [
     "multilabel",
     "parts",
     "plot",
+    "segment",
     "uai",
     "write_parts",
 ]

@@ -78,6 +78,7 @@ def f_scores(truth: Any, predicted: Any, positive: Any = 1) -> Floats:
 
 
 def _present(truth: Any, predicted: Any, positive: Any) -> tuple[Bools, Bools]:
+    """Which labels have the value `positive` in truth and in prediction, (n, K) each."""
     arrays = []
     if np.iterable(positive) and not isinstance(positive, str | bytes):
         raise PotentiaError(f"positive must be one value, not {shown(positive)}.")
@@ -118,6 +119,7 @@ def confusion_matrix(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> 
 
 
 def _label_maps(truth: ArrayLike, predicted: ArrayLike, n_classes: int) -> tuple[Ints, Ints]:
+    """Two label maps as arrays of classes, checked to have one size."""
     check_count("n_classes", n_classes, 1)
     a, b = whole_numbers(truth, "truth"), whole_numbers(predicted, "predicted")
     if a.shape != b.shape:
@@ -256,4 +258,5 @@ def segmentation_scores(
 
 
 def _share(part: Ints, total: Ints) -> Floats:
+    """part / total; NaN where the total is 0."""
     return np.where(total > 0, part / np.maximum(total, 1), np.nan)

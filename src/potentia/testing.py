@@ -12,6 +12,7 @@ import numpy as np
 from .base.types import Floats, PotentiaError
 from .potentials.base import Differentiable, Potential
 from .potentials.inputs import Inputs
+from .potentials.problem import OnDemand
 
 Factory = Callable[[], Potential]
 
@@ -27,12 +28,15 @@ class _Rows:
 
     @property
     def n_outputs(self) -> int:
+        """Number of configurations."""
         return self.bias.shape[1]
 
     def on(self, potential: Potential) -> Potential:
+        """The potential fitted to these rows."""
         return potential.fit(self.x, self.y, self.bias, self.weight)
 
     def objective(self, potential: Potential) -> float:
+        """The penalised loss of a fitted potential on these rows."""
         return potential.loss(self.x, self.y, self.bias, self.weight) + potential.penalty()
 
 
@@ -83,6 +87,7 @@ def check_potential(
 
 
 def _rows(n: int, seed: int, n_outputs: int) -> _Rows:
+    """A random problem that suits the potential's kind of input."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 2)) * [1.0, 30.0] + [0.0, 100.0]
     truth = np.stack([x[:, 0], np.abs(x[:, 0]), 0.03 * (x[:, 1] - 100)], axis=1)
@@ -115,6 +120,7 @@ def _same(a: Floats, b: Floats, tol: float) -> bool:
 
 
 def _check_clone(factory: Factory, rows: _Rows) -> None:
+    """Clones have equal options and nothing learned."""
     from sklearn.base import clone
 
     fitted = rows.on(factory())
@@ -125,6 +131,7 @@ def _check_clone(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_never_worse(factory: Factory, rows: _Rows) -> None:
+    """Further fits never raise the penalised loss."""
     potential = factory().start(rows.x, rows.n_outputs)
     rng = np.random.default_rng(1)
     problems = [rows, rows, *(_saturated(rows, height) for height in (10.0, 10.0, 50.0)), rows]
@@ -137,20 +144,12 @@ def _check_never_worse(factory: Factory, rows: _Rows) -> None:
         assert abs(potential.objective_ - after) <= 1e-9 * (1 + after), "objective_ must be the loss reached."
 
 
-class _OnDemand:
-    """A bias that computes its rows on demand, as learners pass it for large tables."""
-
-    def __init__(self, table: Floats) -> None:
-        self._table, self.shape = table, table.shape
-
-    def __getitem__(self, rows: Any) -> Floats:
-        return self._table[rows].copy()
-
-
 def _check_bias(factory: Factory, rows: _Rows) -> None:
+    """Biases may be made on demand, and constants in them change nothing."""
     with_bias = rows.on(factory())
     try:
-        lazily = factory().fit(rows.x, rows.y, _OnDemand(rows.bias), rows.weight).scores(rows.x)
+        on_demand = OnDemand(rows.bias.shape, lambda some: rows.bias[some].copy())
+        lazily = factory().fit(rows.x, rows.y, on_demand, rows.weight).scores(rows.x)
     except TypeError as error:
         raise AssertionError(f"A bias may only be sliced, it need not be an array ({error}).") from None
     assert np.array_equal(lazily, with_bias.scores(rows.x)), "A bias made on demand must act as the array."
@@ -165,6 +164,7 @@ def _check_bias(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_weights(factory: Factory, rows: _Rows) -> None:
+    """A row of weight 0 is as if absent."""
     weight = rows.weight.copy()
     weight[::3] = 0.0
     absent = replace(rows, weight=weight).on(factory()).scores(rows.x)
@@ -174,6 +174,7 @@ def _check_weights(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_copies(factory: Factory, rows: _Rows) -> None:
+    """A row of weight 2 is as the row twice."""
     many = np.repeat(np.arange(len(rows.y)), rows.weight.astype(int))
     copies = _Rows(rows.x[many], rows.y[many], rows.bias[many], np.ones(len(many)))
     assert _same(copies.on(factory()).scores(rows.x), rows.on(factory()).scores(rows.x), 1e-3), (
@@ -182,6 +183,7 @@ def _check_copies(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_soft_targets(factory: Factory, rows: _Rows) -> None:
+    """Distributions that are one-hot act as labels."""
     hard = rows.on(factory()).scores(rows.x)
     soft = replace(rows, y=np.eye(rows.n_outputs)[rows.y]).on(factory()).scores(rows.x)
     assert _same(hard, soft, 1e-6), "Target distributions that are certain must act as labels."
@@ -192,6 +194,7 @@ def _check_soft_targets(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_seed(factory: Factory, rows: _Rows) -> None:
+    """Equal seeds give equal functions."""
     first, second = factory(), factory()
     for _ in range(2):
         a, b = rows.on(first).scores(rows.x), rows.on(second).scores(rows.x)
@@ -199,6 +202,7 @@ def _check_seed(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_saving(factory: Factory, rows: _Rows) -> None:
+    """A saved function is exactly the same."""
     potential = rows.on(factory())
     meta, arrays = potential.state()
     loaded = Potential.from_state(json.loads(json.dumps(meta)), {k: v.copy() for k, v in arrays.items()})
@@ -209,6 +213,7 @@ def _check_saving(factory: Factory, rows: _Rows) -> None:
 
 
 def _check_pieces(factory: Factory, rows: _Rows, tol: float) -> None:
+    """Scores do not depend on how rows are cut into pieces."""
     potential = rows.on(factory())
     whole = potential.scores(rows.x)
     assert whole.shape == rows.bias.shape, f"Scores must have shape (N, K), got {whole.shape}."
@@ -221,6 +226,7 @@ def _check_pieces(factory: Factory, rows: _Rows, tol: float) -> None:
 
 
 def _check_refusals(factory: Factory, rows: _Rows) -> None:
+    """Bad rows and options are refused with a `PotentiaError`."""
     x, y, bias, weight = rows.x, rows.y, rows.bias, rows.weight
     bad_bias = bias.copy()
     bad_bias[2, 0] = np.inf
@@ -259,6 +265,7 @@ def _spoilt(x: Any) -> Any:
 
 
 def _check_derivatives(factory: Factory, rows: _Rows, precision: float) -> None:
+    """`vjp` is the derivative of scores by `parameters`."""
     potential = factory().start(rows.x, rows.n_outputs)
     assert isinstance(potential, Differentiable)
     rng = np.random.default_rng(2)
@@ -266,6 +273,7 @@ def _check_derivatives(factory: Factory, rows: _Rows, precision: float) -> None:
     d_scores, way = rng.normal(size=rows.bias.shape), rng.normal(size=potential.n_parameters)
 
     def value(step: float) -> float:
+        """A scalar function of the scores at a vector of parameters."""
         potential.parameters = point + step * way
         return float((potential.scores(rows.x) * d_scores).sum()) + potential.penalty()
 

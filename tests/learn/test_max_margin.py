@@ -408,8 +408,8 @@ def test_a_wide_graph_is_refused_with_a_remedy_that_converges():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ridge": 0.0}, "ridge must be positive"),
-        ({"ridge": np.nan}, "ridge must be positive"),
+        ({"ridge": 0.0}, "ridge must be a finite number above 0"),
+        ({"ridge": np.nan}, "ridge must be a finite number above 0"),
         ({"solver": "newton"}, "solver must be one of .frank_wolfe., .one_slack."),
         ({"iterations": -1}, "iterations must be a whole number >= 0"),
         ({"tol": -1.0}, "tol must be a finite number"),

@@ -50,15 +50,13 @@ def test_models_and_taggers_agree_with_python_crfsuite(options, tmp_path):
             assert ours.marginal(label, t) == pytest.approx(read.marginal(label, t), abs=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", ["l2sgd", "rprop"])
-def test_other_algorithms_reach_the_same_weights(algorithm, tmp_path):
-    best = trained(tmp_path / "a", pycrfsuite, delta=1e-12)
-    other = trained(tmp_path / "b", pycrfsuite, algorithm, delta=1e-7, max_iterations=300)
-    best.open(str(tmp_path / "a"))
-    other.open(str(tmp_path / "b"))
-    found, expected = other.info().state_features, best.info().state_features
-    for key in {*found, *expected}:
-        assert found.get(key, 0.0) == pytest.approx(expected.get(key, 0.0), abs=0.02)
+@pytest.mark.parametrize(("algorithm", "gap"), [("l2sgd", 1e-3), ("rprop", 1e-7)])
+def test_other_algorithms_reach_the_same_objective(algorithm, gap):
+    losses = [
+        min(row["loss"] for row in CRF(name, delta=1e-9, max_iterations=300).fit(*data()).training_log_.iterations)
+        for name in ("lbfgs", algorithm)
+    ]
+    assert losses[0] <= losses[1] < losses[0] * (1.0 + gap)
 
 
 def test_item_sequences_are_numbers_by_name():

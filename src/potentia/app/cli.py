@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> Parser:
+    """The parser of all commands."""
     parser = Parser(
         prog="potentia",
         description="Structured prediction with approximate inference.",
@@ -92,6 +93,7 @@ def _parser() -> Parser:
 
 
 def _add_infer(infer: argparse.ArgumentParser) -> None:
+    """The options of `potentia infer`."""
     add = infer.add_argument
     add("model", type=Path, help="a model in the UAI format (.uai or .uai.xz)")
     add("--evidence", type=Path, metavar="FILE", help="observed variables, UAI evidence format")
@@ -139,6 +141,7 @@ _OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping"
 
 
 def _infer(arguments: argparse.Namespace) -> None:
+    """Run `potentia infer`: read the files, infer, print or write the result."""
     from ..graph import uai
     from .pipeline import Staging
 
@@ -235,6 +238,7 @@ def _complete(arguments: argparse.Namespace) -> None:
 
 
 def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
+    """The completion script of bash."""
     values = [
         f'    "{name} {option}") words="{" ".join(map(str, action.choices))}" ;;'
         for name, command in commands.items()
@@ -250,6 +254,7 @@ def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
 
 
 def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:
+    """The completion script of fish."""
     lines = [f"complete -c potentia -n __fish_use_subcommand -f -a {name}" for name in commands]
     for name, command in commands.items():
         here = f"complete -c potentia -n '__fish_seen_subcommand_from {name}'"

@@ -29,6 +29,7 @@ def whole_number(least: int = 1, most: int | None = None) -> Callable[[str], int
     wanted = "above zero" if least == 1 and most is None else f"from {least} to {most}"
 
     def number(text: str) -> int:
+        """The text as a number; refuses others."""
         if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {wanted}")
         return int(text)
@@ -138,6 +139,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command or value, with a suggestion."""
         if action.choices is not None and value not in action.choices:
             what = "command" if isinstance(action, argparse._SubParsersAction) else "value"
             choices = [str(choice) for choice in action.choices]
@@ -237,6 +239,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
+    """A study's own tables of its rows; empty if the rows are of an older version."""
     try:
         tables: list[Any] = _study_module("studies").report_tables(name, rows)
         return tables
@@ -269,6 +272,7 @@ def bench(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace, content: dict[str, Any], tables: Sequence[Any]) -> None:
+    """Print the tables, or the content with --json."""
     if arguments.json:
         print(json_text(content))
         return
@@ -314,6 +318,7 @@ def _problems(pt: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _compile_inference(pt: Any) -> None:
+    """Run each inference method on small models, which compiles its kernels."""
     for graph, theta in _problems(pt):
         forbidden = {kind: np.where(table < -1.5, -np.inf, table) for kind, table in theta.items()}
         for scores in (theta, forbidden):
@@ -330,6 +335,7 @@ def _compile_inference(pt: Any) -> None:
 
 
 def _compile_gradients(pt: Any) -> None:
+    """Differentiate small models, which compiles the reverse kernels."""
     few = {"iterations": 5, "tol": 0}
     for graph, theta in _problems(pt):
         labels = np.zeros(graph.n_variables, dtype=np.int64)
@@ -342,6 +348,7 @@ def _compile_gradients(pt: Any) -> None:
 
 
 def _compile_training(pt: Any) -> None:
+    """Fit small models with each learner and potential."""
     examples = pt.datasets.denoising(2, (16, 16), seed=0)
     for make in (pt.Linear, pt.Boosting, pt.MLP):
         learner = pt.IteratedLogistic(epsilon=0.1, iterations=2)
@@ -351,6 +358,7 @@ def _compile_training(pt: Any) -> None:
 
 
 def _compile_multilabel(pt: Any) -> None:
+    """Fit small networks of labels."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 5))
     labels = (rows[:, :3] + 0.3 * rng.standard_normal((40, 3)) > 0).astype(int)

@@ -122,6 +122,7 @@ def _run_images(
 
 
 def _potential(name: str, size: DemoSize) -> Potential:
+    """A potential by its name in `MODELS`."""
     if name == "boosting":
         return Boosting(rounds=size.rounds)
     if name == "mlp":
@@ -131,6 +132,7 @@ def _potential(name: str, size: DemoSize) -> Potential:
 
 
 def _learner(cell: Cell, n: int) -> Any:
+    """The learner of a cell of the demo."""
     if cell["learner"] == "marginal risk":
         inference = TRW(iterations=10, tol=0.0)
         return MarginalRisk("univariate_logistic", inference, iterations=2 * n, tol=1e-3)
@@ -153,6 +155,7 @@ def _digits(size: DemoSize, seed: int) -> tuple[Floats, Ints, Floats, Ints]:
 
 
 def _run_labels(cell: Cell, X: Floats, Y: Ints, X_test: Floats, Y_test: Ints) -> Row:
+    """Fit and evaluate one of the `SYSTEMS`; a row of measures."""
     model: Any = SYSTEMS[cell["system"]]().fit(X, Y)
     greedy = cell["system"].endswith("greedy")
     row: Row = {

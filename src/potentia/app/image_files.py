@@ -84,6 +84,7 @@ def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
 
 
 def _tifffile() -> Any:
+    """The module, or a sentence that says how to install it."""
     try:
         import tifffile
     except ImportError:
@@ -189,6 +190,7 @@ def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tupl
 
 
 def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | None:
+    """The mask of an image by the file's name; None if there is none."""
     names = [file.path.stem + end for end in _MASK_ENDINGS]
     candidates = [by_stem[name] for name in names if name in by_stem and by_stem[name] != file.path]
     if len(candidates) > 1:
@@ -198,6 +200,7 @@ def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | N
 
 
 def _same_page(file: ImageFile, mask: Path) -> ImageFile:
+    """The mask's page that belongs to an image's page."""
     if file.page is not None and not is_tiff(mask):
         raise PotentiaError(f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack.")
     if file.page is not None and n_pages(mask) != n_pages(file.path):

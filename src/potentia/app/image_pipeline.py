@@ -253,6 +253,7 @@ class ImagePipeline(Pipeline):
         size, scores = seen.shape[:-1], self.node_scores(seen, beside)
 
         def of(window: Window) -> np.ndarray:
+            """Predictions of a window, (*window, k)."""
             (predicted,) = predict([self.window_example(seen, window, scores(window))])
             return np.asarray(predicted, dtype=np.float32).reshape(*window_size(window), -1)
 
@@ -383,6 +384,7 @@ class ImagePipeline(Pipeline):
 
     @property
     def _stacks(self) -> str:
+        """Whether pages of TIFF files are images or volumes."""
         return "volumes" if self.axes == 3 else "images"
 
     def _reader(
@@ -428,6 +430,7 @@ class ImagePipeline(Pipeline):
 
 
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:
+    """The classes of a mask, which must have the image's size."""
     raw = read_mask(mask)
     check_same_size(image, raw.codes, mask.path)
     return classes.labels(raw, mask.path)

@@ -367,6 +367,7 @@ def _classify(
 
 
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
+    """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
     # boosted trees that generalise to other images: small ones, in small steps
     small: dict[str, Any] = {"rounds": 50, "more_rounds": 50, "shrinkage": 0.1, "max_leaves": 16, "seed": run.seed}

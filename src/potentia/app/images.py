@@ -216,6 +216,7 @@ def _read_masks(
 
 
 def _reduced(labels: np.ndarray, size: tuple[int, ...], n_states: int) -> np.ndarray:
+    """A label map at this size; itself if it has that size."""
     return labels if labels.shape == size else reduce_labels(labels, size, n_states).astype(labels.dtype)
 
 

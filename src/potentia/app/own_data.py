@@ -74,6 +74,7 @@ Option = tuple[str, list[str], bool, dict[str, Any]]
 
 
 def _option(name: str, forms: str, text: str, required: bool = False, **parsed: Any) -> Option:
+    """An option of some forms of data, which its help names."""
     return name, forms.split(", "), required, {"help": f"{forms}: {text}", **parsed}
 
 
@@ -83,6 +84,7 @@ def _split(text: str) -> list[str]:
 
 
 def _paths(text: str) -> list[Path]:
+    """Paths with commas between."""
     return [Path(name) for name in _split(text)]
 
 
@@ -213,6 +215,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
 
 
 def _flag(name: str) -> str:
+    """An option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -325,6 +328,7 @@ def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
 
 
 def _load(path: Path, form: str) -> Pipeline:
+    """A saved pipeline, refused if it is for another form of data."""
     pipeline = load_pipeline(path)
     if pipeline.form != form:
         raise PotentiaError(f"{path} was trained on --{pipeline.form}, not on --{form}.")

@@ -88,6 +88,7 @@ class Pipeline(ABC):
         return f"{type(self).__name__}({summary})"
 
     def _repr_html_(self) -> str:
+        """Facts of the pipeline as a table, for notebooks."""
         return facts_table(type(self).__name__, self.facts())
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -207,6 +208,7 @@ class Staging:
             raise unwritable(self.folder, error) from None
 
     def _move(self) -> None:
+        """Move the new files to their folder, all or none; a manifest lets a killed move be finished later."""
         new = self._hidden / _FILES
         for path in (*new.rglob("*"), new):
             sync(path)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..base.figures import draw_marginals, new_axes
 from ..base.types import (
     ArrayLike,
     Floats,
     Ints,
     PotentiaError,
-    check_count,
-    check_size,
     check_type,
     plain_array,
     real_numbers,
     shown,
+    whole_numbers,
 )
 from ..features.example import Example
 from ..graph.structure import Graph
@@ -26,6 +25,7 @@ from ..inference.base import Result
 from ..learn.data import checked_examples
 from ..models.crf import CRF
 from .pipeline import Pipeline
+from .pixel_values import as_shown, learn_intensity
 
 #: Positions (n, 2), and the roots of trees.
 Placement = tuple[Floats, Ints]
@@ -54,6 +54,7 @@ def _grid(n: int, pairs: Ints) -> Floats | None:
 
 
 def _joined(ends: list[tuple[Ints, Ints]]) -> set[tuple[int, ...]]:
+    """All pairs (a, b) of corresponding entries."""
     return {pair for a, b in ends for pair in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)}
 
 
@@ -159,7 +160,7 @@ def history(model: Any, ax: Axes | None = None) -> Axes:
     if not rows:
         raise PotentiaError("the history of the model is empty.")
     errors = history_lines(rows)
-    axes = ax or _new()
+    axes = ax or new_axes()[0]
     draw_lines(axes, errors or history_lines(rows, objective=True), text="{} error" if errors else "{}")
     if errors and all(value > 0 for line in errors for value in line.y):
         axes.set_yscale("log")
@@ -184,25 +185,41 @@ def marginals(
     found: a result, or marginals (n_variables, states). shape: height and width of a grid in raster order.
     """
     table = found.variable_marginals if isinstance(found, Result) else real_numbers(found, "found")
-    if table.ndim != 2:
-        raise PotentiaError(f"marginals must have shape (n_variables, states), not {table.shape}.")
-    axes = ax or _new()
-    if shape is None:
-        image, labels = table.T, {"xlabel": "variable", "ylabel": "state"}
-        axes.set_yticks(range(table.shape[1]))
-        text = "probability"
-    else:
-        size = check_size("shape", shape)
-        if math.prod(size) != len(table):
-            raise PotentiaError(f"{len(table)} variables do not fill an image of shape {size}.")
-        check_count("state", state)
-        if not 0 <= state < table.shape[1]:
-            raise PotentiaError(f"state must be one of the {table.shape[1]} states, not {state}.")
-        image, labels, text = table[:, state].reshape(size), {}, f"P(state {state})"
-    options: dict[str, Any] = {"vmin": 0.0, "vmax": 1.0, "cmap": "viridis", "interpolation": "nearest"}
-    shown = axes.imshow(image, aspect="equal" if shape is not None else "auto", **options)
-    axes.figure.colorbar(shown, ax=axes, label=text)
-    axes.set(**labels)
+    return draw_marginals(table, shape, state, ax)
+
+
+def labels(
+    image: ArrayLike,
+    found: ArrayLike,
+    names: Sequence[str] | Mapping[int, str] | None = None,
+    opacity: float = 0.35,
+    ax: Axes | None = None,
+) -> Axes:
+    """An image with its labels: tinted regions with contours, and a legend; pixels of -1 are left as they are.
+
+    image: (h, w) or (h, w, channels). found: labels (h, w), or (h * w,) in raster order. names: of the labels.
+    """
+    pixels, given = plain_array(image, "image"), whole_numbers(found, "found")
+    if pixels.ndim not in (2, 3):
+        raise PotentiaError(f"image must have shape (h, w) or (h, w, channels), not {pixels.shape}.")
+    if given.shape != pixels.shape[:2] and given.shape != (pixels.shape[0] * pixels.shape[1],):
+        raise PotentiaError(f"found has shape {given.shape}; the image needs {pixels.shape[:2]}.")
+    from matplotlib.colors import to_rgba
+
+    table, axes = given.reshape(pixels.shape[:2]), ax or new_axes()[0]
+    channels = pixels[..., None] if pixels.ndim == 2 else pixels
+    axes.imshow(as_shown(learn_intensity([channels], 2, None).apply(channels)))
+    for value in np.unique(table[table >= 0]).tolist():
+        colour, inside = f"C{value % 10}", table == value
+        tint = np.zeros((*table.shape, 4))
+        tint[inside] = to_rgba(colour, opacity)
+        axes.imshow(tint)
+        if inside.any() and not inside.all():
+            axes.contour(inside, levels=[0.5], colors=colour, linewidths=1.0)
+        known = names is not None and (value in names if isinstance(names, Mapping) else value < len(names))
+        axes.plot([], [], "s", color=colour, label=names[value] if names is not None and known else str(value))
+    axes.set_axis_off()
+    axes.figure.legend(loc="outside right upper", fontsize="small")
     return axes
 
 
@@ -223,7 +240,7 @@ def potentials(
     kinds = list(model.potentials_)
     if axes is not None and len(axes) != len(kinds):
         raise PotentiaError(f"{len(axes)} axes for {len(kinds)} kinds of potentials.")
-    places = list(axes) if axes is not None else _row(len(kinds))
+    places = list(axes) if axes is not None else new_axes(len(kinds))
     for place, kind in zip(places, kinds, strict=True):
         potential = model.potentials_[kind]
         x, rows = _probe(potential.n_features_, kind, examples, feature)
@@ -287,7 +304,7 @@ def graph(
     labels = None if labels is None else plain_array(labels, "labels")
     if labels is not None and labels.shape != (g.n_variables,):
         raise PotentiaError(f"labels must have shape ({g.n_variables},), not {labels.shape}.")
-    axes = ax or _new()
+    axes = ax or new_axes()[0]
     for number, (kind, scopes) in enumerate(g.scopes.items()):
         if scopes.shape[1] == 2:
             _lines(axes, where[scopes], "0.6")
@@ -310,12 +327,14 @@ def graph(
 
 
 def _lines(ax: Axes, ends: Floats, colour: str) -> None:
+    """Draw straight lines between points, ends (m, 2, 2)."""
     from matplotlib.collections import LineCollection
 
     ax.add_collection(LineCollection(list(ends), colors=colour, linewidths=1.0, zorder=1))
 
 
 def _layout(g: Graph) -> Placement:
+    """Where to draw the variables: grids and trees as such, others by springs."""
     pairs = [scopes for scopes in g.scopes.values() if scopes.shape[1] == 2 and len(scopes)]
     if len(pairs) == 1 and g.max_order == 2:
         placement = grid_or_tree(g.n_variables, pairs[0])
@@ -333,20 +352,10 @@ def _layout(g: Graph) -> Placement:
 
 
 def _fitted(model: CRF | Pipeline) -> CRF:
+    """The fitted CRF of a model."""
     crf = model.model if isinstance(model, Pipeline) else model
     if not isinstance(crf, CRF):
         raise PotentiaError(f"only a CRF has potentials and a history to plot, not a {type(crf).__name__}.")
     if not hasattr(crf, "history_"):
         raise PotentiaError("this CRF is not fitted: call fit first.")
     return crf
-
-
-def _new() -> Axes:
-    return _row(1)[0]
-
-
-def _row(n: int) -> list[Axes]:
-    from matplotlib import pyplot
-
-    figure = pyplot.figure(figsize=(4.2 * n, 3.4), layout="constrained")
-    return list(figure.subplots(1, n, squeeze=False)[0])

@@ -386,6 +386,7 @@ def _number_columns(sentences: Sequence[Any]) -> Iterator[int]:
 
 
 def _is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -62,6 +62,7 @@ def _no_formula(cell: Any) -> Any:
 
 
 def _csv(path: Path) -> Table:
+    """The columns of a CSV file, whose delimiter is the most frequent in its first line."""
     text = read_text(path, "utf-8-sig")
     head = text.partition("\n")[0]
     delimiter = max(",;\t", key=head.count)
@@ -84,6 +85,7 @@ def _csv(path: Path) -> Table:
 
 
 def _parquet(path: Path) -> Table:
+    """The columns of a Parquet file as texts, read in batches of bounded memory."""
     arrow, parquet = _pyarrow()
     try:
         with parquet.ParquetFile(path) as file:
@@ -108,11 +110,13 @@ def _parquet(path: Path) -> Table:
 
 
 def _check_cells(path: Path, n_rows: int, row_bytes: float) -> None:
+    """Refuse a table that does not fit in memory."""
     what = f"{path}, a table of {n_rows} further rows,"
     check_memory(n_rows * row_bytes, what, "cut it into several files")
 
 
 def _pyarrow() -> tuple[Any, Any]:
+    """pyarrow and its parquet module, or a sentence that says how to install them."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -122,24 +126,27 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse two columns of one name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise PotentiaError(f"{path} has two columns {twice!r}.")
 
 
 def _typed(column: Sequence[Any]) -> list[Any]:
-    """Numbers as they are, and texts as whole numbers where all are some, spelled as numbers are."""
+    """A column with texts turned into integers if every cell is an integer in plain spelling, else unchanged."""
     texts = all(isinstance(cell, str) for cell in column)
     whole = texts and all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column)
     return [int(cell) for cell in column] if whole else list(column)
 
 
 def _cell(text: str) -> str | None:
+    """A cell's text; None if it is missing."""
     cell = text.strip()
     return None if cell.lower() in MISSING else cell
 
 
 def _text(value: Any) -> str | None:
+    """A value of a Parquet file as a cell's text."""
     if isinstance(value, bool):
         return str(int(value))
     return None if value is None else _cell(str(value))
@@ -295,6 +302,7 @@ def _meaning(value: str) -> int:
 
 
 def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, without underscores."""
     with suppress(ValueError):
         float(cell)
         return "_" not in cell  # which Python takes for a separator of digits

@@ -155,6 +155,7 @@ class TablePipeline(Pipeline):
     def _by_label(
         self, table: Table, method: str, values: Callable[[Label, Any], list[Any]] = lambda _, x: x.tolist()
     ) -> dict[str, list[Any]]:
+        """What a method of the model gives for each label, by its name."""
         if _n_rows(table) == 0:
             return {label.name: [] for label in self.labels}
         predicted = getattr(self.model, method)(self.matrix(table))
@@ -361,6 +362,7 @@ def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
 
 
 def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[Any]]:
+    """The fitted estimator, and the warnings of its fit."""
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
         fitted = estimator.fit(X, y)
     kinds = (UserWarning, ConvergenceWarning)
@@ -369,6 +371,7 @@ def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[An
 
 @lru_cache(maxsize=1)
 def _table(source: Path, state: tuple[int, int] | None) -> Table:
+    """The table read last; read again once the file has changed (`state`)."""
     return read_table(source)
 
 
@@ -380,6 +383,7 @@ def _rows_of(source: Path, rows: slice) -> Table:
 
 
 def _count_rows(source: Path) -> int:
+    """Number of rows of a table file."""
     return _n_rows(_rows_of(source, slice(None)))
 
 
@@ -408,6 +412,7 @@ def _n_rows(table: Table) -> int:
 
 
 def _require(table: Table, names: Sequence[str]) -> None:
+    """Refuse names that are no columns."""
     lacking = [name for name in names if name not in table]
     if lacking:
         raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}.")

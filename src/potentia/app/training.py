@@ -40,10 +40,6 @@ INFERENCE: dict[str, Callable[[], Inference]] = {
 }
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a fit; the message says what was kept."""
-
-
 @dataclass
 class Run:
     """How to train, whatever the data.
@@ -82,6 +78,7 @@ class Run:
                 checkpoint.load()
 
     def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
+        """The run's checkpoint with a mark of data and options; None if it has none."""
         mark = digest_of([*marks, f"{self.validation} {self.seed}"])
         return None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
 
@@ -101,8 +98,8 @@ class Run:
                 yield checkpoint
             except KeyboardInterrupt:
                 if self.checkpoint is None or not self.checkpoint.exists():
-                    raise Interrupted("interrupted before anything was learned, so nothing is kept") from None
-                raise Interrupted(
+                    raise KeyboardInterrupt("interrupted before anything was learned, so nothing is kept") from None
+                raise KeyboardInterrupt(
                     f"interrupted; {self.checkpoint} keeps the progress; run the same command again to resume"
                 ) from None
 

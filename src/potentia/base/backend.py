@@ -164,6 +164,7 @@ class _Spilled:
 
 
 def _delete(path: Path) -> None:
+    """Delete a file, if it is still there."""
     with suppress(OSError):  # the whole folder may be gone
         path.unlink()
 
@@ -228,6 +229,7 @@ class OutOfCore(Local):
         return new
 
     def _suspend(self, number: int) -> None:
+        """Take a part out of memory: write its states to files and keep what the next parts may use again."""
         part = self._parts.pop(number)
         for state in self._states.pop(number):
             state.leave(self._path(), self.recipes[number].name)
@@ -235,6 +237,7 @@ class OutOfCore(Local):
         vars(part).clear()  # what it holds may refer to it, and the memory is needed now
 
     def _path(self) -> Path:
+        """A new file in the temporary folder."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="potentia-")
         return Path(self._folder.name) / f"{next(self._files)}"

@@ -258,6 +258,7 @@ def read_span(source: Path, first: int, end: int) -> bytes:
 
 
 def _unpack(source: Path, limit: int | None) -> bytes:
+    """The bytes of a gzip or xz file; refuses more than `limit` of them."""
     most = _limit() if limit is None else limit
     check_count("limit", most, 1)
     kind, opened = ("xz", lzma.open) if source.suffix == ".xz" else ("gzip", gzip.open)
@@ -274,6 +275,7 @@ def _unpack(source: Path, limit: int | None) -> bytes:
 
 
 def _limit() -> int:
+    """The largest size of unpacked files: POTENTIA_READ_LIMIT, or the default."""
     given = os.environ.get("POTENTIA_READ_LIMIT")
     if given is None:
         return DEFAULT_LIMIT

@@ -128,6 +128,7 @@ def owlqn(
     """
 
     def penalised(point: Floats) -> tuple[Any, ...]:
+        """The value with the l1 penalty, and the gradient without."""
         value, *others = objective(point)
         return value + float(np.sum(l1 * np.abs(point))), *others
 
@@ -204,6 +205,7 @@ def _note_missed(search: Search, promised: float, value: float) -> Search:
 
 
 def _accept(search: Search, point: Floats, value: float, gradient: Floats, aux: Any, memory: int) -> Search:
+    """The search at a new point; the step is remembered if it shows positive curvature."""
     s, y = point - search.point, gradient - search.gradient
     pairs = search.pairs
     if float(s @ y) > 1e-14 * float(y @ y):

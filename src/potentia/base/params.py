@@ -13,6 +13,7 @@ class Params:
 
     @classmethod
     def _names(cls) -> list[str]:
+        """Names of the constructor's keywords."""
         named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         return [parameter.name for parameter in parameters if parameter.kind in named]

@@ -91,6 +91,7 @@ class Bar:
             self.advance()
 
     def _print_lines(self) -> None:
+        """Print how far the task is every few seconds until the work has ended."""
         while not self._ended.wait(LINE_EVERY):
             if self._progress.tasks and self._progress.tasks[-1].total:
                 task = self._progress.tasks[-1]

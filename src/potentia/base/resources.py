@@ -51,6 +51,7 @@ def available_memory() -> float:
 
 
 def _given_bytes(given: str) -> float:
+    """POTENTIA_MEMORY as a number of bytes."""
     try:
         number = float(given)
     except ValueError:
@@ -126,7 +127,7 @@ def borrow(shape: Sequence[int]) -> Floats:
 
 
 def borrow_like(shape: Sequence[int], dtype: DTypeLike) -> Floats:
-    """The same of float64 or float32."""
+    """An uninitialised array of float64 or float32; see `borrow`."""
     if np.dtype(dtype) == np.float64:
         return borrow(shape)
     n = math.prod(shape)
@@ -135,13 +136,14 @@ def borrow_like(shape: Sequence[int], dtype: DTypeLike) -> Floats:
 
 
 def borrow_zeros(shape: Sequence[int]) -> Floats:
-    """The same, zero."""
+    """A float64 array of zeros; see `borrow`."""
     array = borrow(shape)
     array.fill(0.0)
     return array
 
 
 def _take(n: int) -> Floats:
+    """A store of at least n numbers: an idle one of up to twice the size, or a new one."""
     with _lock:
         while _returned:
             _idle.append(_returned.popleft())
@@ -188,11 +190,13 @@ _local = threading.local()
 
 
 def _mark_thread() -> None:
+    """Note in a new thread that it belongs to a pool."""
     _local.pooled = True
 
 
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool of this many threads, which lives as long as the process."""
     return ThreadPoolExecutor(threads, thread_name_prefix="potentia", initializer=_mark_thread)
 
 
@@ -202,6 +206,7 @@ _team = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _team_pool() -> ThreadPoolExecutor:
+    """The pool of teams, which has a thread for every item, so that no item waits for another's thread."""
     return ThreadPoolExecutor(2**16, thread_name_prefix="potentia-team", initializer=_mark_thread)
 
 
@@ -219,6 +224,7 @@ if hasattr(os, "register_at_fork"):
 
 @lru_cache(maxsize=1)
 def _libraries(_with_scipy: bool) -> Any:
+    """Controller of the BLAS libraries that are loaded by now."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -242,7 +248,7 @@ PIECES = 64
 
 
 def piece_of(n: int) -> list[int]:
-    """The piece of each of n consecutive items."""
+    """Number of the piece, 0 .. PIECES - 1, that each of n consecutive items belongs to."""
     return [k * PIECES // n for k in range(n)]
 
 
@@ -271,7 +277,7 @@ def map_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> l
 
 
 def iterate_items(function: Callable[[S], T], items: Sequence[S], threads: int) -> Iterator[T]:
-    """The same one by one, worked on while they are asked for: results that are used up at once do not pile up."""
+    """function(item) one by one, in parallel: results are made as they are asked for, so that they do not pile up."""
     if threads == 1 or len(items) < 2 or pooled():
         return map(function, items)
     return _pool(threads).map(function, items)
@@ -317,6 +323,7 @@ def run_team(function: Callable[[S], T], items: Sequence[S], release: Callable[[
     took, worked = [0.0] * len(items), [0.0] * len(items)
 
     def guarded(k: int) -> T:
+        """function(items[k]); notes its times, and releases the other threads if it fails."""
         begun, used = time.perf_counter(), time.thread_time()
         try:
             return function(items[k])

@@ -340,6 +340,7 @@ def _distinct(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """NumPy values and ranges as plain lists and numbers, for JSON."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, range):

@@ -47,6 +47,7 @@ def _declares(reader: Reader) -> Callable[..., Field]:
     names = list(inspect.signature(reader).parameters)[2:]
 
     def declare(*options: Any, optional: bool = False, nullable: bool = False, **named: Any) -> Field:
+        """A field whose options are given by position or by name."""
         read = partial(reader, **dict(zip(names, options, strict=False)), **named)
         return Field(read=read, optional=optional, nullable=nullable)
 
@@ -82,6 +83,7 @@ def like(arrays: Mapping[str, Floats], **options: Any) -> Schema:
 
 
 def _read(schema: Schema, values: Any, sizes: Sizes) -> dict[str, Any]:
+    """The values of a mapping, each checked by its field in the schema's order; sizes become known on the way."""
     if not isinstance(values, Mapping):
         raise _DamageError(f"it holds a {type(values).__name__} where names and values are expected")
     found: dict[str, Any] = {}
@@ -123,6 +125,7 @@ def _value(sizes: Sizes, size: str | int) -> int:
 
 
 def _known(sizes: Sizes, size: str | int) -> bool:
+    """Whether the size of this name is known by now."""
     return str(size).partition("+")[0] in sizes
 
 
@@ -152,6 +155,7 @@ class Array(Field):
         self.read = self._checked
 
     def _checked(self, value: Any, sizes: Sizes) -> Any:
+        """The array in native byte order, with its type, shape and entries checked."""
         if not isinstance(value, np.ndarray):
             raise _DamageError("is not an array")
         kind = value.dtype.str[1:]
@@ -169,6 +173,7 @@ class Array(Field):
         return value
 
     def _check_entries(self, value: np.ndarray, sizes: Sizes) -> None:
+        """Refuse entries that are not finite or out of bounds."""
         if value.dtype.kind == "f" and (np.isnan(value).any() or (self.finite and np.isinf(value).any())):
             raise _DamageError("holds numbers that are not finite")
         if self.low is not None and value.min() < self.low:
@@ -180,6 +185,7 @@ class Array(Field):
             raise _DamageError(f"holds {value[where]}, which is not below {limit}")
 
     def _are_offsets(self, value: np.ndarray, sizes: Sizes) -> bool:
+        """Whether entries ascend from 0 and end with the declared size."""
         return (
             len(value) > 0
             and value[0] == 0
@@ -280,5 +286,6 @@ def Size(compute: Callable[[dict[str, Any]], Any]) -> Rule:
 
 
 def _short(value: Any) -> str:
+    """A value in a few characters, for messages."""
     text = repr(value) if isinstance(value, str | int | float | bool) else f"a {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."

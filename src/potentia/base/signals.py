@@ -49,6 +49,7 @@ def _wanted() -> list[signal.Signals]:
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:
+    """End the process at once with one line."""
     os.write(2, f"potentia: {_NAMES[signal.Signals(number)]}\n".encode())
     os._exit(128 + number)
 
@@ -62,6 +63,7 @@ def stopping(received: list[int]) -> Iterator[None]:
     first: list[float] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
+        """Raise at the first signal, later where LLVM would lose the exception; a late second one ends the process."""
         if not first and _loses_exceptions(frame):
             _send_later(number)
         elif not first:
@@ -72,6 +74,7 @@ def stopping(received: list[int]) -> Iterator[None]:
             _leave(number, frame)
 
     def unraisable(problem: Any) -> None:
+        """Send a signal again whose exception was lost in code that cannot raise."""
         if isinstance(problem.exc_value, Stopped):
             first.clear()
             _send_later(problem.exc_value.number)
@@ -120,6 +123,7 @@ def _loses_exceptions(frame: FrameType | None) -> bool:
 
 
 def _send_later(number: int) -> None:
+    """Send the signal to this process again after a moment."""
     again = threading.Timer(0.02, os.kill, (os.getpid(), number))
     again.daemon = True
     again.start()

@@ -36,10 +36,13 @@ class lazy(Generic[V]):  # noqa: N801
     def __init__(self, make: Callable[[Any], V]) -> None:
         self._make, self.__doc__ = make, make.__doc__
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
     def __get__(self, instance: Any, owner: type | None = None) -> V:
         if instance is None:
             return self  # type: ignore[return-value]
-        value = instance.__dict__[self._make.__name__] = self._make(instance)
+        value = instance.__dict__[self._name] = self._make(instance)
         return value
 
 
@@ -238,3 +241,8 @@ def check_size(name: str, value: Any) -> tuple[int, int]:
 def prefixed(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays whose names begin with a prefix, under the rest of their names."""
     return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def entropies(p: Floats) -> Floats:
+    """Entropy in nats along the last axis of probabilities."""
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1))

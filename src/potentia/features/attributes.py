@@ -53,6 +53,7 @@ class NameTable:
 
 
 def _hashes(names: Mapping[str, int] | Sequence[str]) -> Any:
+    """64-bit hashes of names, in order."""
     return np.fromiter(map(hash, names), dtype=np.int64, count=len(names)).view(np.uint64)
 
 
@@ -202,6 +203,7 @@ class _Encoder:
         self.dense: list[Any] = []
 
     def encode(self, X: Iterable[Any], first: int = 0) -> tuple[TokenAttributes, Any]:
+        """Attributes and dense features of all tokens of X; `first` is the number of the first sequence."""
         check_sequences(X)
         self.first = first
         for row, given in enumerate(X, first):
@@ -255,6 +257,7 @@ class _Encoder:
                 raise self._no_name(names[k], token) from None
 
     def _no_name(self, given: Any, token: int) -> PotentiaError:
+        """The error for something that is not the name of a feature."""
         where = self._where(token)
         return PotentiaError(f"{where} holds {_shown(given)}, where the name of a feature is expected.")
 
@@ -344,6 +347,7 @@ class _Encoder:
         return first, value
 
     def _dense_rows(self, n: int, blocks: list[tuple[Any, int, Any]]) -> None:
+        """Add the dense features of a sequence's n tokens from (token, first column, values)."""
         width = n_columns(self.columns)
         rows = np.zeros((n, width))
         for place, first, values in blocks:
@@ -352,6 +356,7 @@ class _Encoder:
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
     def _arrays(self) -> tuple[TokenAttributes, Any]:
+        """All that was added as arrays, checked to be finite."""
         self._flush()
         sequence_ptr, item_ptr, value = np.array(self.sequence_ptr), np.array(self.item_ptr), np.zeros(0)
         if self.odd:
@@ -446,6 +451,7 @@ def flat_features(token: Any) -> dict[str, float]:
 
 
 def _shown(given: Any) -> str:
+    """A wrong value and its type in a few characters."""
     return f"the text {given!r:.40}" if isinstance(given, str) else f"{shown(given):.40} of type {type(given).__name__}"
 
 

@@ -126,6 +126,7 @@ def denoising(n_images: int = 16, size: Sequence[int] = (100, 100), seed: int = 
 
 
 def _noisy(graph: Graph, sides: tuple[int, ...], rng: np.random.Generator, name: str) -> Example:
+    """A noisy binary image as an example, drawn from `rng`."""
     from scipy.ndimage import gaussian_filter  # a tenth of a second that importing the commands does without
 
     y: Ints = np.rint(gaussian_filter(rng.random(sides), _BLUR, mode="reflect")).astype(np.int64).ravel()
@@ -354,6 +355,7 @@ def _drawn(path: Path) -> dict[str, np.ndarray]:
 
 
 def _rows(X: np.ndarray) -> Any:
+    """Rows of 0 and 1, stored as bytes, as CSR; others as dense floats."""
     from scipy import sparse
 
     return sparse.csr_array(X.astype(float)) if X.dtype == np.uint8 else X.astype(float)

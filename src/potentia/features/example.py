@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -84,6 +85,12 @@ class Example:
         """The example's name."""
         return self._name
 
+    def with_labels(self, labels: ArrayLike | None) -> Example:
+        """The same example with other labels; nothing else is copied or checked again."""
+        other = copy.copy(self)
+        other._labels = None if labels is None else _frozen(check_labels(self._graph, labels))
+        return other
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_inputs": {}} | state)
         # pickles lose the flag
@@ -100,6 +107,7 @@ class Example:
         return f"Example({'' if self._name is None else repr(self._name) + ': '}{'; '.join(parts)})"
 
     def _repr_html_(self) -> str:
+        """The example's graph, features and labels as a table, for notebooks."""
         facts: dict[str, Any] = {"graph": repr(self._graph)}
         for kind, matrix in self._features.items():
             facts[f"features {kind!r}"] = f"{matrix.shape[0]} x {matrix.shape[1]} {matrix.dtype}"
@@ -116,6 +124,7 @@ class Example:
 
 
 def _known(labels: Ints | None) -> str:
+    """How many labels are known, in words."""
     if labels is None:
         return "no labels"
     seen = int(np.count_nonzero(labels >= 0))
@@ -151,6 +160,7 @@ def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:
 
 
 def _check_finite(name: str, values: Any, rows_known: bool) -> None:
+    """Refuse values that are not finite, looked at piece by piece."""
     step = max(1, _PIECE // max(1, values.shape[1]))
     for start in range(0, len(values), step):
         finite = np.isfinite(values[start : start + step])
@@ -161,6 +171,7 @@ def _check_finite(name: str, values: Any, rows_known: bool) -> None:
 
 
 def _check_weights(graph: Graph, weights: ArrayLike) -> Floats:
+    """Weights of all variables as floats, finite and at least 0."""
     given = plain_array(weights, "weights")
     if given.shape != (graph.n_variables,):
         raise PotentiaError(f"weights has shape {given.shape}; the graph needs ({graph.n_variables},).")
@@ -174,5 +185,6 @@ def _check_weights(graph: Graph, weights: ArrayLike) -> Floats:
 
 
 def _frozen(values: Any) -> Any:
+    """The array, read-only."""
     values.setflags(write=False)
     return values

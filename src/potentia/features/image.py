@@ -169,6 +169,7 @@ def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
 
 
 def _reduced(values: Stack, size: tuple[int, ...]) -> Stack:
+    """The image at this size; itself if it has that size."""
     return values if values.shape[:-1] == size else resize(values, size)
 
 
@@ -187,6 +188,7 @@ def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:
 
 
 def _small_labels(labels: ArrayLike | None, small: tuple[int, ...], n_states: int) -> np.ndarray | None:
+    """A label map at a smaller size, flat; of a volume, which is not reduced, as it is."""
     if labels is None:
         return None
     if len(small) == 3:
@@ -307,6 +309,7 @@ def superpixel_example(
 
 
 def _region_pairs(regions: Ints, colours: Floats, colour_mean: Floats, mean: Floats) -> Floats:
+    """Features of neighbouring regions: 1, length and contrast of their border, distances of their means."""
     pairs, pixels, which = superpixel_edges(regions)
     size = np.bincount(regions.ravel())
     length = np.bincount(which, minlength=len(pairs))
@@ -318,6 +321,7 @@ def _region_pairs(regions: Ints, colours: Floats, colour_mean: Floats, mean: Flo
 
 
 def _check_segments(segments: ArrayLike) -> Ints:
+    """A map of region numbers 0..n-1 without gaps."""
     regions = plain_array(segments, "segments")
     if regions.ndim != 2 or regions.size == 0 or regions.dtype.kind not in "iu":
         raise PotentiaError(f"segments must be a map (h, w) of region numbers, not {regions.dtype} of {regions.shape}.")

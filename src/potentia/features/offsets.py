@@ -164,6 +164,7 @@ class Offsets(NamedTuple):
         return value, np.subtract(dense, self.column, out=centred, where=there).astype(dense.dtype)
 
     def _far_entries(self, dense: Any, first: int, end: int) -> Bools:
+        """Which dense entries are not zero and in columns that have an offset."""
         far: Bools = (dense[:, first:end] != 0) & (self.column[first:end] != 0)
         return far
 

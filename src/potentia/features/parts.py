@@ -133,6 +133,7 @@ class Loaded(Source):
         return Sequences(*found)
 
     def _call(self) -> Any:
+        """What the function returns; its errors name it."""
         try:
             return self.function()
         except PotentiaError:
@@ -181,6 +182,7 @@ def digest_examples(examples: Sequence[Example]) -> str:
 
 
 def _arrays(examples: Sequence[Example]) -> Iterator[Any]:
+    """Everything that tells examples apart, as texts and arrays."""
     for example in examples:
         yield repr((example.graph.digest, list(example.features)))
         for features in example.features.values():

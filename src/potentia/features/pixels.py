@@ -181,6 +181,7 @@ def _filters(smooth: Sequence[Stack], scale: float) -> Any:
 
 
 def _gaussian(plane: Stack, sigma: float) -> Stack:
+    """A plane blurred by a Gaussian, mirrored at the border."""
     from scipy import ndimage
 
     return ndimage.gaussian_filter(plane, sigma, mode="reflect", truncate=_TRUNCATE)
@@ -438,6 +439,7 @@ def _responses(values: Stack, pairs: Ints) -> Iterator[Stack]:
 
 
 def _smooth(values: Stack, scale: float) -> Stack:
+    """An image or volume blurred along its axes, channel by channel; itself for scale 0."""
     from scipy import ndimage
 
     return values if scale == 0.0 else ndimage.gaussian_filter(values, (*[scale] * (values.ndim - 1), 0.0))
@@ -480,6 +482,7 @@ def _by_direction(features: Stack, pairs: Ints, width: int) -> Stack:
 
 
 def _check_edges(edges: ArrayLike, n_pixels: int) -> Ints:
+    """Pairs of pixels as integers, (m, 2), inside the image."""
     pairs = plain_array(edges, "edges")
     if pairs.ndim != 2 or pairs.shape[1] not in (0, 2) or pairs.dtype.kind not in "iu":
         raise PotentiaError(f"edges must be whole numbers of shape (m, 2), not {pairs.dtype} of shape {pairs.shape}.")

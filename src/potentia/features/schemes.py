@@ -27,17 +27,17 @@ _EDGE = ("O", "")
 
 
 def _bio(before: _Tag, after: _Tag) -> bool:
-    """Every span begins with B: I continues a span of its type."""
+    """Whether one tag may follow another where every span begins with B and I continues a span of its type."""
     return after[0] != "I" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _iob1(before: _Tag, after: _Tag) -> bool:
-    """Spans begin with I; B separates a span from one of the same type that ends just before it."""
+    """Whether one tag may follow another where spans begin with I, and with B after a span of the same type."""
     return after[0] != "B" or (before[0] in "BI" and before[1] == after[1])
 
 
 def _bioes(before: _Tag, after: _Tag) -> bool:
-    """B I ... E, or S alone: what B or I opened continues as I or E of its type, and nothing else does."""
+    """Whether one tag may follow another where spans are B I ... E or a single S."""
     opened = before[0] in "BI"
     return opened == (after[0] in "IE") and (not opened or before[1] == after[1])
 
@@ -118,11 +118,13 @@ def scheme_breaks(sequences: Sequence[Sequence[str | None]]) -> dict[str, int]:
 
 
 def _is_tag(tag: str, scheme: str) -> bool:
+    """Whether a text is "O", or a mark of the scheme with a type."""
     mark, _, kind = tag.partition("-")
     return tag == "O" or (len(mark) == 1 and mark in _MARKS[scheme] and kind != "")
 
 
 def _parse(tag: str, scheme: str) -> _Tag:
+    """Mark and type of a tag; refuses others than the scheme's."""
     if not _is_tag(tag, scheme):
         raise PotentiaError(
             f"tag {tag!r} is not a tag of the scheme {scheme}: expected 'O' or one of {', '.join(_MARKS[scheme])} "
@@ -150,7 +152,7 @@ def span_scores(truth: Labels, predicted: Labels, scheme: str | None = None) -> 
 
 
 def span_table(truth: Labels, predicted: Labels, scheme: str | None = None) -> list[dict[str, Any]]:
-    """The same for every type of span, with the number of true ones (`support`); types in alphabetical order."""
+    """Precision, recall and F1 of every type of span, with the number of true ones (`support`), sorted by type."""
     return count_tags(truth, predicted, scheme).span_table()
 
 
@@ -174,7 +176,7 @@ class TagCounts(NamedTuple):
         return _scores(self.right.total(), self.true.total(), self.predicted.total())
 
     def span_table(self) -> list[dict[str, Any]]:
-        """The same for every type, with the number of true ones."""
+        """Precision, recall and F1 of every type, with the number of true spans."""
         right, true, predicted = self.right, self.true, self.predicted
         return [
             {"type": kind, **_scores(right[kind], true[kind], predicted[kind]), "support": true[kind]}
@@ -204,6 +206,7 @@ def count_tags(truth: Labels, predicted: Labels, scheme: str | None = None) -> T
 
 
 def _scores(right: int, true: int, predicted: int) -> dict[str, float]:
+    """Precision, recall and F1 from counts of spans."""
     f1 = 2 * right / (true + predicted) if true + predicted else 1.0
     return {"precision": right / max(predicted, 1), "recall": right / max(true, 1), "f1": f1}
 
@@ -248,7 +251,7 @@ _Rules = tuple[Callable[[_Tag, _Tag], bool], Callable[[str], bool]]
 
 
 def _iob1_begins(before: _Tag, tag: _Tag) -> bool:
-    """I begins a span if none is open; B only next to one of its type."""
+    """Whether a tag that continues no span begins one in IOB1: I always, B after a span of its type only."""
     return tag[0] == "I" or (tag[0] == "B" and before[0] in "BI" and before[1] == tag[1])
 
 

@@ -229,6 +229,7 @@ def _refuse(sequences: Sequence[Sequence[Sequence[str]]], column: int, first: in
 
 @lru_cache(maxsize=16)
 def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
+    """The patterns of a template file, at least one."""
     patterns = tuple(_patterns(text, dialect))
     if not patterns:
         raise PotentiaError("the template has no pattern; a line such as U00:%x[0,0] is one.")
@@ -238,6 +239,7 @@ def _parsed(text: str, dialect: str) -> tuple[Pattern, ...]:
 
 
 def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
+    """The patterns of a template's lines, one by one."""
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.split("#")[0].rstrip() if dialect == "wapiti" else "" if line.startswith("#") else line.strip()
         if not bare:
@@ -256,6 +258,7 @@ def _patterns(text: str, dialect: str) -> Iterator[Pattern]:
 
 
 def _macro(match: re.Match[str], number: int) -> Macro:
+    """A macro such as %x[-1,0] with its offset and column, checked."""
     kind, at, offset, column, expression = match.groups()
     if abs(int(offset)) > _MAX_OFFSET or int(column) >= _MAX_COLUMNS:
         raise PotentiaError(

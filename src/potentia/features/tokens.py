@@ -299,6 +299,7 @@ class TokenFeatures:
         return found
 
     def _matrix(self, inputs: Sentence) -> Any:
+        """Indicators of a sentence's tokens, (n_tokens, n_features), CSR."""
         from scipy import sparse
 
         index = [[self.index_[name] for name in token if name in self.index_] for token in self.names(inputs)]
@@ -329,6 +330,7 @@ class TokenFeatures:
 
 
 def _spelling(word: str) -> list[str]:
+    """Names of features of a word's spelling: prefixes, suffixes, shape, lower case."""
     names = [f"prefix={word[:k]}" for k in (1, 2, 3)] + [f"suffix={word[-k:]}" for k in (1, 2, 3)]
     shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
     return [*names, f"shape={shape}", f"lower={word.lower()}"]

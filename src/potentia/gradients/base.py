@@ -111,6 +111,7 @@ class Methods:
         return expected
 
     def _method(self, clamped: bool) -> tuple[Inference, str]:
+        """The method to run, and the name of its start."""
         return (self.clamped, "clamped") if clamped else (self.inference, "free")
 
     def _start(self, name: str, scores: Scores) -> Result | None:

@@ -45,6 +45,7 @@ class Implicit(Gradient):
         result = inference.run(scores, start)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
+            """d_mu to d_theta by solving the optimality conditions."""
             ptr, solve = _factorise(scores, result, entropy)
             d_mu = flat_cotangent(scores, cotangent, ptr[:-1], int(ptr[-1]))
             return own_split(scores, solve(d_mu), ptr)
@@ -53,6 +54,7 @@ class Implicit(Gradient):
 
 
 def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
+    """The entropy whose maximum the marginals are; refuses methods that have none."""
     entropy = inference.entropy_on(scores.graph)
     if entropy is None:
         raise PotentiaError(
@@ -83,6 +85,7 @@ def _factorise(scores: Scores, result: Result, entropy: Entropy) -> tuple[Ints, 
     factor = splu(sparse.bmat([[sparse.diags(counting), b.T], [b, slack]], format="csc"))
 
     def solve(d_mu: Floats) -> Floats:
+        """The derivative of d_mu . mu by scores; zero at entries that have no probability."""
         x = np.zeros(len(d_mu))
         right = np.concatenate([root * d_mu[alive], np.zeros(b.shape[0])])
         x[alive] = root * factor.solve(right)[: len(root)]

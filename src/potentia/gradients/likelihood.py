@@ -49,6 +49,7 @@ class SurrogateLikelihood(Loss):
         return TruncatedLikelihood().evaluate(scores, labels, weights, methods)
 
     def _unweighted(self, scores: Scores, labels: Ints, methods: Methods) -> tuple[float, Tables]:
+        """A - theta . f(y), or A - A(clamped) with hidden labels, and the gradient."""
         free = methods.expect(scores)
         self._check(free)
         if np.all(labels >= 0):
@@ -67,6 +68,7 @@ class Likelihood(SurrogateLikelihood):
     """log Z - theta . f(y), exact: for forests and graphs that can be eliminated."""
 
     def _check(self, expected: Expectations) -> None:
+        """Refuse inference that is not exact."""
         if expected.bound != "exact" or expected.target != "log_partition":
             raise PotentiaError(
                 "the likelihood needs exact inference (pt.Exact()): use 'surrogate_likelihood' with another."
@@ -247,6 +249,7 @@ class Piecewise(Loss):
         return value, tables
 
     def _of_kind(self, scores: Scores, kind: str, labels: Ints, weights: Floats | None, tables: Tables) -> float:
+        """The weighted log-losses of a kind's regions by themselves; adds their gradient to `tables`."""
         theta, value = own_tables(scores, kind), 0.0
         index = scores.graph.table_index(kind, np.maximum(labels, 0))
         weight, seen = region_weights(scores, kind, weights), seen_regions(scores, kind, labels)
@@ -299,6 +302,7 @@ class ContrastiveDivergence(Loss):
 
 
 def _sampled(scores: Scores, labels: Ints, rng: np.random.Generator, sweeps: int) -> Ints:
+    """Labels after some Gibbs sweeps that begin at the given ones."""
     chain = Chain(scores, labels, rng)
     chain.sweep(sweeps)
     return chain.labels

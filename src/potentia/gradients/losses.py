@@ -69,6 +69,7 @@ class MarginalLoss(Loss):
     def _of_variables(
         self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
     ) -> tuple[float, MarginalCotangent]:
+        """The weighted sum over observed variables, and its derivative by marginals."""
         mu = result.variable_marginals
         counted = (labels >= 0) & (scores.graph.n_states > 1)
         whole = weights is None and bool(np.all(counted))  # the usual case needs no copies
@@ -89,6 +90,7 @@ class MarginalLoss(Loss):
     def _of_cliques(
         self, scores: Scores, result: Result, labels: Ints, weights: Floats | None
     ) -> tuple[float, MarginalCotangent]:
+        """The weighted sum over cliques whose variables are all observed, and its derivative by marginals."""
         value, d_mu = 0.0, {}
         for kind in scores.graph.clique_kinds:
             index = scores.graph.table_index(kind, np.maximum(labels, 0))
@@ -104,6 +106,7 @@ class MarginalLoss(Loss):
 
 
 def _refuse_forbidden(scores: Scores, labels: Ints) -> None:
+    """Refuse a label that its variable's scores forbid."""
     seen = np.flatnonzero(labels >= 0)
     bad = seen[scores.singles[seen, labels[seen]] == -np.inf]
     if bad.size:

@@ -50,6 +50,7 @@ class Perturbation(Gradient):
         result = inference.run(scores, start)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
+            """d_theta as a difference quotient of marginals at scores shifted along d_mu."""
             size = _largest(cotangent)
             if size == 0.0:
                 return zero_tables(scores)
@@ -94,11 +95,13 @@ def _scale(result: Result, cotangent: MarginalCotangent) -> float:
 
 
 def _largest(cotangent: MarginalCotangent) -> float:
+    """The largest entry of a cotangent by size."""
     parts = [*cotangent.cliques.values(), *([] if cotangent.singles is None else [cotangent.singles])]
     return max((float(np.abs(p).max(initial=0.0)) for p in parts), default=0.0)
 
 
 def _largest_score(scores: Scores) -> float:
+    """The largest finite score by size."""
     kinds = [kind for kind in scores.graph.clique_kinds if kind not in scores.weighted]
     ends = [np.array(weighted.bounds) for weighted in scores.weighted.values()]
     parts = [scores.singles, *ends, *(scores.kind(kind)[0] for kind in kinds)]

@@ -181,6 +181,7 @@ class PairReverse(Reverse):
             scores, ratios, begin = engine.pair_places, self.cotangents.ratios, self.first
 
             def flush(a: int, b: int) -> None:
+                """Add cotangents of the messages of blocks a .. b - 1 to those of the scores."""
                 star_reverse.flush(
                     a, b, engine.layout, scores, engine.blocks, ratios, self.slots.inputs, begin, used, out
                 )
@@ -239,6 +240,7 @@ class BinaryReverse(PairReverse):
     """Cotangents of two states: one number per message."""
 
     def _begin(self) -> None:
+        """Zero cotangents in the layout of the blocks."""
         engine = self.engine
         rows, _, width = engine.blocks.lam.shape
         self.factored = False
@@ -252,17 +254,21 @@ class BinaryReverse(PairReverse):
         )
 
     def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:
+        """Pull cotangents of the marginals of pairs back to messages and tables."""
         places, position = self.engine.pair_places, self.engine.layout.pair_position
         binary.reverse_pairs(places, position, mu, d_mu, start, self.cotangents.lam, self.d_pairs)
 
     def _read_variables(self, units: Ints, d_belief: Floats) -> None:
+        """Pull cotangents of the variables' beliefs back to messages and scores."""
         binary.reverse_read(self.engine.blocks, self.cotangents, self.slots._replace(slot=0), units, d_belief)
 
     def _undo(self, units: Ints, record: MessageRecord, many: int, team: Team) -> None:
+        """Pull cotangents back through `many` iterations over these units, the last one first."""
         engine = self.engine
         binary.reverse(engine.blocks, self.cotangents, record, units, many, engine.damping, team)
 
     def _finish(self) -> Floats:
+        """Cotangents of the variables' scores, (n, 2); those of tables are added to `d_pairs`."""
         engine, up = self.engine, self.cotangents.node
         if engine.shared:
             sides = [

@@ -48,6 +48,7 @@ class Truncated(Gradient):
         result = inference.solve(engine, tape, cliques)
 
         def pull(cotangent: MarginalCotangent) -> Tables:
+            """d_mu to d_theta through all iterations, the last one first, from messages on tape."""
             reverse = make_reverse(engine, result, tape.slots, fixed=False)
             reverse.read(cotangent)
             for first, last in tape.segments(result.iterations):
@@ -91,6 +92,7 @@ class BackPropagation(Gradient):
             guess = None
 
         def pull(cotangent: MarginalCotangent) -> Tables:
+            """d_mu to d_theta by iterating the transposed update at the fixed point until cotangents settle."""
             reverse = make_reverse(engine, result, end.slots, fixed=True)
             reverse.read(cotangent)
             # any order of updates has the same fixed point and gradient, so one order serves all iterations
@@ -155,6 +157,7 @@ class BackPropagation(Gradient):
 
 
 def _size(cotangents: Floats) -> float:
+    """The largest cotangent by size."""
     return float(np.abs(cotangents).max(initial=0.0))
 
 

@@ -43,7 +43,7 @@ def tree_edges(parents: ArrayLike) -> Ints:
 
 
 def _refuse_cycles(parent: Ints) -> None:
-    """Pointer doubling: after log2(n) jumps every variable of a forest stands at a root."""
+    """Refuse parents that form a cycle, by pointer doubling: after log2(n) jumps a forest's variables are at roots."""
     jump = np.append(np.where(parent < 0, len(parent), parent), len(parent))
     for _ in range(len(parent).bit_length()):
         jump = jump[jump]
@@ -112,6 +112,47 @@ def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
     position = {node: i for i, node in enumerate(nodes)}
     edges = [(position[a], position[b]) for a, b in network.edges()]
     return nodes, np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+
+
+def edge_list(edges: Any) -> tuple[Ints, int]:
+    """Edges (E, 2) as given, and the least number of nodes: (E, 2) or (2, E), a sparse matrix, or networkx."""
+    if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
+        position = {node: i for i, node in enumerate(edges.nodes)}
+        named = [(position[a], position[b]) for a, b in edges.edges()]
+        return np.asarray(named, dtype=np.int64).reshape(-1, 2), len(position)
+    if hasattr(edges, "tocoo"):
+        if edges.ndim != 2 or edges.shape[0] != edges.shape[1]:
+            raise PotentiaError(f"edges as a sparse matrix must be square, not of shape {edges.shape}.")
+        table = edges.tocoo()
+        stored = table.data != 0
+        return np.stack([table.row[stored], table.col[stored]], axis=1).astype(np.int64), edges.shape[0]
+    array = plain_array(edges, "edges")
+    if array.size == 0:
+        return np.zeros((0, 2), dtype=np.int64), 0
+    if array.ndim != 2 or 2 not in array.shape:
+        raise PotentiaError(
+            f"edges must have shape (E, 2) or (2, E), not {array.shape}; an adjacency matrix is given as a SciPy "
+            "sparse matrix."
+        )
+    pairs = whole_numbers(array if array.shape[1] == 2 else array.T, "edges")
+    if pairs.min() < 0:
+        raise PotentiaError(f"edges name node {pairs.min()}; nodes count from 0.")
+    return np.ascontiguousarray(pairs), int(pairs.max()) + 1
+
+
+def unique_pairs(edges: Ints) -> tuple[Ints, Ints]:
+    """Each unordered pair (i, j), i < j, once in the order of its first edge, and the pair of each edge.
+
+    The pair of an edge from a node to itself is -1.
+    """
+    low, high = edges.min(axis=1, initial=2**62), edges.max(axis=1, initial=-1)
+    proper = np.flatnonzero(low != high)
+    keys = np.stack([low[proper], high[proper]], axis=1).reshape(-1, 2)
+    _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    pair = np.full(len(edges), -1)
+    pair[proper] = rank[inverse.ravel()]
+    return keys[np.sort(first)], pair
 
 
 def pystruct_parts(x: ArrayLike) -> tuple[ArrayLike, Ints, ArrayLike | None]:

@@ -67,6 +67,7 @@ def check_factors(factors: Any, n_states: ArrayLike | None) -> tuple[list[tuple[
 
 
 def _check_factor(number: int, factor: Any) -> tuple[Ints, Floats]:
+    """A factor as (scope, table), checked for an axis per variable and distinct variables."""
     if not isinstance(factor, tuple | list) or len(factor) != 2:
         raise PotentiaError(f"factors[{number}] must be a pair (scope, table).")
     scope = whole_numbers(np.zeros(0, dtype=int) if np.size(factor[0]) == 0 else factor[0], f"factors[{number}][0]")

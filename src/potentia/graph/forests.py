@@ -82,7 +82,7 @@ class Forests(NamedTuple):
         return self.weights @ self.members
 
     def mixed(self, forest: Bools, weight: float) -> Forests:
-        """With one more forest of this weight."""
+        """These forests and one more of this weight; the others' weights shrink so that all sum to 1."""
         return Forests(np.concatenate([self.members, forest[None]]), np.append((1.0 - weight) * self.weights, weight))
 
 

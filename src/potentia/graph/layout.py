@@ -106,7 +106,7 @@ def walk(ptr: Ints, adjacent: Ints) -> tuple[Ints, Ints]:
     return order, parent
 
 
-def lay_out_pairs(graph: Graph, order: str, oriented: bool) -> PairLayout:
+def lay_out_pairs(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
     """Blocks for an order of update: "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots).
 
     With `oriented`, every row holds pairs seen from the same end, which one shared table needs; without it rows do so

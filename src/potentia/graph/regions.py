@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.resources import check_memory
-from ..base.types import Ints, PotentiaError
+from ..base.types import Ints, PotentiaError, check_choice
 
 if TYPE_CHECKING:
     from .structure import Graph
@@ -78,6 +78,7 @@ def find_stars(graph: Graph) -> Stars:
     order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
 
     def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
+        """CSR over the variables of the chosen memberships: offsets, regions, and places in them."""
         counts = np.bincount(centre[chosen], minlength=graph.n_variables)
         return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
 
@@ -220,6 +221,7 @@ def find_links(graph: Graph, rule: str) -> RegionLinks:
     regions inside no other region to every region strictly inside them (Kikuchi). Regions of equal scope are
     not linked.
     """
+    check_choice("links", rule, RULES)
     regions = graph.regions
     if rule == "maximal":
         every = graph.links("containment")

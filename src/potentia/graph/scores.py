@@ -241,6 +241,7 @@ class Scores:
         return padded
 
     def _refuse_bad(self, kind: str) -> None:
+        """Refuse scores of a kind that are NaN, +inf or huge, and tables that forbid everything."""
         if self.bounds(kind) is not None:
             return
         values, offset = self.kind(kind, widen=False)
@@ -318,12 +319,14 @@ def _flatten(graph: Graph, kind: str, value: Any) -> tuple[Floats, Ints]:
 
 
 def _copy(values: Floats | NDArray[np.float32], dtype: DTypeLike) -> Floats:
+    """A copy of another type, in borrowed memory."""
     copied = borrow_like(values.shape, dtype)
     copied[...] = values
     return copied
 
 
 def _as_floats(value: Any, name: str) -> Floats:
+    """The values as a contiguous array of floats; tables of float32 keep their precision."""
     # tables of float32 stay as they are; NumPy counts both byte orders as equal, kernels do not
     single = isinstance(value, np.ndarray) and value.dtype == np.dtype("f4")
     array = plain_array(value, name, None if single else np.float64)

@@ -27,9 +27,9 @@ from ..base.types import (
     within_package,
 )
 from . import builders
-from .forests import Forests, average_forests, default_weights, has_no_loop
-from .layout import PairLayout, find_neighbours, group_variables, lay_out_pairs, walk
-from .regions import RULES, Bonds, RegionLinks, Regions, Stars, find_bonds, find_links, find_stars, number_regions
+from .forests import average_forests, default_weights, has_no_loop
+from .layout import find_neighbours, group_variables, lay_out_pairs, walk
+from .regions import find_bonds, find_links, find_stars, number_regions
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +43,7 @@ def per_graph(function: Callable[Concatenate[Graph, P], T]) -> Callable[Concaten
 
     @functools.wraps(function)
     def cached(graph: Graph, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The stored value, computed at the first call with these arguments."""
         key = (function, args, *kwargs.items())
         if key not in graph._cache:
             graph._cache[key] = function(graph, *args, **kwargs)
@@ -140,6 +141,21 @@ class Graph:
         return cls._pairwise(n, n_states, builders.complete_edges(_length(n)))
 
     @classmethod
+    def from_edges(cls, n: int | None, edges: Any, *, n_states: ArrayLike) -> Graph:
+        """The graph of n nodes and undirected edges; n None takes the number of nodes from the edges.
+
+        edges: pairs of nodes (E, 2) or (2, E), a square SciPy sparse matrix, or a networkx graph, whose nodes are
+        numbered in its order. An edge given several times, or in both directions, becomes one pair (i, j), i < j, in
+        the order of first occurrence; edges from a node to itself are left out.
+        """
+        listed, least = builders.edge_list(edges)
+        n = least if n is None else _length(n)
+        if least > n:
+            raise PotentiaError(f"edges have node {least - 1}, but there are n = {n} nodes, 0 to {n - 1}.")
+        builders.check_size(n, len(listed), f"a graph of {n} variables and {len(listed)} edges")
+        return cls._pairwise(n, n_states, builders.unique_pairs(listed)[0])
+
+    @classmethod
     def from_networkx(cls, network: Any, *, n_states: ArrayLike) -> Graph:
         """The edges of a networkx graph; variable i is the i-th of `network.nodes`.
 
@@ -186,6 +202,7 @@ class Graph:
 
     @classmethod
     def _pairwise(cls, n: int, n_states: ArrayLike, edges: Ints) -> Graph:
+        """A graph with the kinds "node", of every variable, and "edge", of these pairs."""
         if n < 1:
             raise PotentiaError(f"a graph needs at least one variable; n, parents or features has {n}.")
         states = whole_numbers(n_states, "n_states")
@@ -261,6 +278,7 @@ class Graph:
 
     @lazy
     def _shared_shapes(self) -> dict[str, tuple[int, ...] | None]:
+        """The one table shape of each kind; None if its regions differ or there are none."""
         shapes = {kind: self.table_shapes(kind) for kind in self.kinds}
         return {kind: tuple(s[0].tolist()) if len(s) and np.all(s == s[0]) else None for kind, s in shapes.items()}
 
@@ -273,20 +291,12 @@ class Graph:
 
     # -- derived data, computed once -----------------------------------------------------------------------
 
-    @lazy
-    def regions(self) -> Regions:
-        """All regions in one numbering."""
-        return number_regions(self)
-
-    @lazy
-    def stars(self) -> Stars:
-        """The regions around every variable."""
-        return find_stars(self)
-
-    @lazy
-    def bonds(self) -> Bonds:
-        """Pairs of variables that some two-variable region joins."""
-        return find_bonds(self)
+    #: All regions in one numbering.
+    regions = lazy(number_regions)
+    #: The regions around every variable.
+    stars = lazy(find_stars)
+    #: Pairs of variables that some two-variable region joins.
+    bonds = lazy(find_bonds)
 
     @lazy
     def pairs(self) -> Ints:
@@ -294,10 +304,8 @@ class Graph:
         pairs = [scope for scope in self.scopes.values() if scope.shape[1] == 2]
         return np.concatenate(pairs) if pairs else np.zeros((0, 2), dtype=np.int64)
 
-    @lazy
-    def neighbours(self) -> tuple[Ints, Ints]:
-        """CSR of the variables that share a region with each variable (repeated where they share several)."""
-        return find_neighbours(self)
+    #: CSR of the variables that share a region with each variable (repeated where they share several).
+    neighbours = lazy(find_neighbours)
 
     @lazy
     def tree_order(self) -> tuple[Ints, Ints]:
@@ -318,37 +326,18 @@ class Graph:
         """Numbers (in `regions`) of the regions of two or more variables."""
         return np.flatnonzero(self.regions.order > 1)
 
-    @lazy
-    def is_acyclic(self) -> bool:
-        """Whether the factor graph of all cliques has no loop, so that belief propagation is exact."""
-        return has_no_loop(self)
-
-    @lazy
-    def forest_weights(self) -> Floats:
-        """A valid weight rho of every clique for tree-reweighted entropies."""
-        return default_weights(self)
-
-    @lazy
-    def spanning_forests(self) -> Forests:
-        """Forests whose average is `forest_weights`."""
-        return average_forests(self)
-
-    @per_graph
-    def links(self, rule: str) -> RegionLinks:
-        """Links between regions by a rule: "containment", "star" or "maximal"."""
-        if rule not in RULES:
-            raise PotentiaError(f"links go by {', '.join(map(repr, RULES))}, not {shown(rule)}.")
-        return find_links(self, rule)
-
-    @per_graph
-    def variable_groups(self, order: str) -> tuple[Ints, Ints]:
-        """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
-        return group_variables(self, order)
-
-    @per_graph
-    def pair_layout(self, order: str, oriented: bool = False) -> PairLayout:
-        """Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`."""
-        return lay_out_pairs(self, order, oriented)
+    #: Whether the factor graph of all cliques has no loop, so that belief propagation is exact.
+    is_acyclic = lazy(has_no_loop)
+    #: A valid weight rho of every clique for tree-reweighted entropies.
+    forest_weights = lazy(default_weights)
+    #: Forests whose average is `forest_weights`.
+    spanning_forests = lazy(average_forests)
+    #: Links between regions by a rule: "containment", "star" or "maximal".
+    links = per_graph(find_links)
+    #: Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence".
+    variable_groups = per_graph(group_variables)
+    #: Blocks of variables for an order of update: "colours", "sequence" or "tree"; see `lay_out_pairs`.
+    pair_layout = per_graph(lay_out_pairs)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -372,6 +361,7 @@ class Graph:
         return f"Graph({self.n_variables} variables of {shown} states; {kinds or 'no regions'})"
 
     def _repr_html_(self) -> str:
+        """The graph's numbers of variables and regions as a table, for notebooks."""
         states, count = np.unique(self.n_states, return_counts=True)
         shown = ", ".join(f"{n} with {k} states" for k, n in zip(states[:8], count[:8], strict=True))
         facts = {"variables": f"{shown}, ..." if len(states) > 8 else shown}
@@ -389,6 +379,7 @@ def _length(n: Any) -> int:
 
 
 def _check_states(n_states: ArrayLike) -> Ints:
+    """Numbers of states as integers, each at least 1."""
     states = whole_numbers(n_states, "n_states")
     if states.ndim != 1:
         raise PotentiaError(f"n_states must be one-dimensional, one entry per variable, not of shape {states.shape}.")
@@ -401,6 +392,7 @@ def _check_states(n_states: ArrayLike) -> Ints:
 
 
 def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
+    """Scopes of a kind, (n_regions, order), checked to name distinct variables and bounded tables."""
     if not isinstance(kind, str) or not kind:
         raise PotentiaError(f"a kind of regions is named by a non-empty string, not {shown(kind)}.")
     try:
@@ -459,6 +451,7 @@ def _covered(graph: Graph, n_forests: int) -> bool:
 
 
 def _check_singles(graph: Graph) -> None:
+    """Refuse a variable with two single-variable regions."""
     singles = [(kind, s[:, 0]) for kind, s in graph.scopes.items() if s.shape[1] == 1]
     if not singles:
         return
@@ -471,6 +464,7 @@ def _check_singles(graph: Graph) -> None:
 
 
 def _frozen(values: Ints) -> Ints:
+    """The array in C order, read-only."""
     values = np.ascontiguousarray(values)
     values.setflags(write=False)
     return values

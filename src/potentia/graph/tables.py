@@ -245,6 +245,7 @@ def _all_pairs(features: Floats) -> Callable[[Floats, bool], Floats]:
 
 
 def _times(matrix: Floats, values: Floats, transposed: bool) -> Floats:
+    """matrix @ values; the matrix is symmetric, so that `transposed` changes nothing."""
     return matrix @ values
 
 
@@ -274,6 +275,7 @@ def _lattice(features: Floats) -> Callable[[Floats, bool], Floats]:
 def _filtered(
     vertex: Ints, weight: Floats, beside: Ints, response: Floats, scale: float, values: Floats, transposed: bool
 ) -> Floats:
+    """The Gaussian filter on the permutohedral lattice times `scale`, less each pixel's response to itself."""
     values = np.ascontiguousarray(values)
     shape = (beside.shape[1] + 1, values.shape[1])
     out = np.empty_like(values)
@@ -283,6 +285,7 @@ def _filtered(
 
 
 def _check_compatibility(compatibility: Any) -> Floats:
+    """A table of label compatibilities, checked to be finite and symmetric."""
     table = real_numbers(compatibility, "compatibility")
     if table.ndim != 2 or not np.all(np.isfinite(table)) or not np.array_equal(table, table.T):
         raise PotentiaError("compatibility must be a symmetric table of finite numbers, (L, L).")

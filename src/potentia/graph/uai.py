@@ -99,6 +99,7 @@ class FileWords:
 
 
 def _is_number(word: str) -> bool:
+    """Whether a word is a number, without underscores."""
     try:
         return "_" not in word and float(word) is not None
     except ValueError:
@@ -158,6 +159,7 @@ def _read_factors(tokens: FileWords) -> tuple[list[int], list[tuple[list[int], F
 
 
 def _read_scope(tokens: FileWords, f: int, n: int) -> list[int]:
+    """The variables of factor f, checked against the n variables of the model."""
     scope = tokens.integers(tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}")
     if scope and max(scope) >= n:
         raise tokens.error(f"factor {f} names variable {max(scope)}; the model has 0..{n - 1}")
@@ -169,6 +171,7 @@ def _read_scope(tokens: FileWords, f: int, n: int) -> list[int]:
 
 
 def _read_table(tokens: FileWords, f: int, shape: tuple[int, ...]) -> Floats:
+    """log of the table of factor f; all of it must be finite and not negative."""
     what = f"the table of factor {f}"
     size = tokens.integer(f"the size of {what}")
     if size != math.prod(shape):

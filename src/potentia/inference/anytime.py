@@ -11,11 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from ..base.resources import available_memory
-from ..base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
+from ..base.types import Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
 from ..kernels.elimination import send_labels
-from .base import Inference, Result, TablesByKind, all_singles, marginals_by_kind
+from .base import Inference, Interrupted, Result, TablesByKind, all_singles, marginals_by_kind
 from .clock import Clock
 from .conditioning import Cutset, choose_cutset, clamped, send_all_down, send_up_timed
 from .decode import best_labelling
@@ -124,19 +124,6 @@ class Anytime(Inference):
     seed: int = 0
     confidence: float = 0.95
 
-    def infer(
-        self,
-        graph: Graph,
-        theta: Mapping[str, ArrayLike],
-        observed: ArrayLike | None = None,
-        start: Result | None = None,
-    ) -> Result:
-        """As every method's; after Ctrl-C the bounds so far, with `interrupted` set. `start` is ignored."""
-        try:
-            return super().infer(graph, theta, observed, start)
-        except _Interrupted as stop:
-            return stop.result
-
     def run(self, scores: Scores, start: Result | None) -> Result:
         """The portfolio; Ctrl-C is passed on to the caller, which may be a loop over many problems."""
         for name in ("time_limit", "cpu_limit", "memory"):
@@ -148,16 +135,8 @@ class Anytime(Inference):
         try:
             task.search()
         except KeyboardInterrupt:
-            raise _Interrupted(task.result(interrupted=True)) from None
+            raise Interrupted(task.result(interrupted=True)) from None
         return task.result()
-
-
-class _Interrupted(KeyboardInterrupt):
-    """Ctrl-C, and what was computed until then."""
-
-    def __init__(self, result: AnytimeResult) -> None:
-        super().__init__("interrupted")
-        self.result = result
 
 
 class _Task:
@@ -213,11 +192,13 @@ class _Task:
         self.exact_marginals, self.marginals_by = True, "propagation"
 
     def _take_exact(self, result: Result) -> None:
+        """Take value and marginals of an exact result."""
         self._set_exact(result.value, "belief propagation on a forest")
         self.singles, self.cliques = result.variable_marginals, result.marginals
         self.exact_marginals, self.marginals_by = True, self.found_by
 
     def _set_exact(self, value: float, part: str) -> None:
+        """Take the exact value, which is both bounds, and the part that found it."""
         self.value, self.lower, self.upper, self.exact, self.found_by = value, value, value, True, part
 
     def _search_orders(self, joined: Interactions, order: Order) -> Order:
@@ -226,6 +207,7 @@ class _Task:
         most = min(_ORDERS * clock.left, 60.0)
 
         def going(best: Order) -> bool:
+            """Whether looking for better orders still costs less time than eliminating by the best one."""
             return clock.now - begun < min(most, best.total * (_UP + _DOWN)) and clock.left > 0
 
         return search_orders(joined, order, going, self.method.seed)
@@ -309,6 +291,7 @@ class _Task:
         return True
 
     def _take_marginals(self, flat: Floats, start: Ints) -> None:
+        """Take exact marginals of all regions, flat; those of region r begin at start[r]."""
         self.singles = all_singles(self.scores, flat, start)
         self.cliques = marginals_by_kind(self.scores, flat)
         self.exact_marginals, self.marginals_by = True, self.found_by
@@ -359,6 +342,7 @@ class _Task:
                 self._raise_lower(field.value)
 
     def _raise_lower(self, value: float) -> None:
+        """Take a lower bound if it is better."""
         self.lower = max(self.lower, value)
 
     def _sample(self, buckets: MiniBuckets, upper: float) -> None:
@@ -477,9 +461,11 @@ def _trivial_bound(scores: Scores, states: Ints) -> float:
 
 
 def _log(value: float) -> float:
+    """log of a number; -inf for 0."""
     return math.log(value) if value > 0 else -math.inf
 
 
 def _log_sum(values: list[float]) -> float:
+    """log of the sum of exponentials, without overflow."""
     peak = max(values, default=-math.inf)
     return peak if peak == -math.inf else peak + math.log(math.fsum(math.exp(v - peak) for v in values))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from ..base.figures import draw_marginals
 from ..base.html import facts_table
 from ..base.saving import Registered
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, enough_memory, entropies
 from ..graph.cotangents import Tables, add_cliques, add_singles, flat_marginals, zero_tables
 from ..graph.scores import Scores, check_labels, score_labels
 from ..graph.structure import Graph
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from .engine import Engine, Entropy, Outcome, Readout
 
 
@@ -100,6 +103,14 @@ class Result:
         """The most likely state of every variable by its own marginal (maximum posterior marginal)."""
         return self.variable_marginals.argmax(axis=1)
 
+    def entropy(self) -> Floats:
+        """Entropy of every variable's marginal (n_variables,), in nats: 0 where certain."""
+        return entropies(self.variable_marginals)
+
+    def plot(self, shape: Sequence[int] | None = None, state: int = 1, ax: Axes | None = None) -> Axes:
+        """Draw the marginals of all variables; `shape` (h, w) draws P(state) as an image. See `pt.plot.marginals`."""
+        return draw_marginals(self.variable_marginals, shape, state, ax)
+
     def argmax(self) -> Ints:
         """The best labelling found: exact for `Exact` and on forests, otherwise rounding followed by local search."""
         if "argmax" not in self.memo:
@@ -141,6 +152,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
+        """The result's value, bound and convergence as a table, for notebooks."""
         bounds = {"exact": "exact", "upper": "an upper bound", "lower": "a lower bound", "estimate": "an estimate"}
         facts = {
             "graph": repr(self.graph),
@@ -154,6 +166,14 @@ class Result:
         if "argmax" in self.memo:
             facts["feasible labelling"] = "found" if self.feasible else "none found"
         return facts_table("Result", facts)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, and what was found until then: `infer` returns it, a loop over many problems ends with it."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("interrupted")
+        self.result = result
 
 
 class Expectations(NamedTuple):
@@ -209,13 +229,18 @@ class Inference(Registered, ABC):
             theta: scores per kind, see `Graph`; -inf forbids.
             observed: variables to clamp: {variable: state} or an array of states with -1 where free.
             start: an earlier result of the same method on the same graph to continue from.
+
+        After Ctrl-C methods with a time limit return the best so far, with `interrupted` set.
         """
         if start is not None and not isinstance(start, Result):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
         if start is not None and start.graph is not graph:
             raise PotentiaError("start belongs to another graph.")
-        with enough_memory("inference"):
-            return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        try:
+            with enough_memory("inference"):
+                return self.run(Scores(graph, theta, observed, own=True, dense=self.dense_pairs), start)
+        except Interrupted as stop:
+            return stop.result
 
     @abstractmethod
     def run(self, scores: Scores, start: Result | None) -> Result:

@@ -169,7 +169,7 @@ class _Climb:
         return marked
 
     def rounded(self, variable_marginals: Floats) -> Ints:
-        """See `conditional_rounding`."""
+        """Labels fixed variable by variable, the most certain first, each given the ones before it."""
         q = self._distribution(variable_marginals)
         # classes of similar confidence, each in the variables' order, read memory in long runs
         order = np.argsort((-_LEVELS * q.max(axis=1)).astype(np.int16), kind="stable")
@@ -195,7 +195,7 @@ class _Climb:
         return False
 
     def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
-        """See `kicked`."""
+        """The labelling after random kicks and local search, if that is better."""
         weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(axis=1, keepdims=True)
         rate = np.where(self.allowed, weight, 0.0)
         best = self._repaired(best, rate, seed)

@@ -105,6 +105,7 @@ def quick_order(card: Ints, ptr: Ints, neighbour: Ints, cutoff: float) -> Order:
 def _greedy(
     ptr: Ints, neighbour: Ints, states: Floats, weight: Floats, noise: Floats, by_fill: bool, cutoff: float = _CUTOFF
 ) -> Order:
+    """An elimination order that takes the cheapest variable each time, by fill-in or by the weight of its table."""
     order, largest, total, members, widest = greedy_order(ptr, neighbour, states, weight, noise, by_fill, cutoff)
     return Order(order, largest, total, int(members), int(widest) - 1)
 
@@ -123,6 +124,7 @@ def follow_order(card: Ints | Floats, ptr: Ints, neighbour: Ints, order: Ints, c
 
 
 def _cost(order: Order) -> tuple[float, float]:
+    """The cost by which orders are compared: the largest table, then the sum of all."""
     return order.largest, order.total
 
 
@@ -350,6 +352,7 @@ def eliminate(scores: Scores, max_table: int = MAX_TABLE) -> Result:
 
 
 def _best_of(result: Result, max_table: int) -> Ints:
+    """The best labelling, by elimination with tables up to this size."""
     return best_labelling(result.scores, max_table)
 
 

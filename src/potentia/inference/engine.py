@@ -124,6 +124,7 @@ def check_counting(graph: Graph, counting: Floats, parent: Ints, child: Ints) ->
 
 
 def _scope(graph: Graph, region: int) -> list[int]:
+    """The variables of a region, in the `Regions` numbering."""
     r = graph.regions
     scope: list[int] = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()
     return scope

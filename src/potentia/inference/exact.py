@@ -117,6 +117,7 @@ class Ranking(NamedTuple):
 
 
 def _best_of(result: Result) -> Ints:
+    """The best labelling of a forest."""
     return _forest_best(result.scores)
 
 
@@ -129,6 +130,7 @@ def _forest_best(scores: Scores) -> Ints:
 
 
 def _by_tree(graph: Graph) -> bool:
+    """Whether two passes over a forest of pairs suffice."""
     return graph.is_forest and suits_pairs(graph)
 
 

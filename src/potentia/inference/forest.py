@@ -78,6 +78,7 @@ def k_best(scores: Scores, k: int) -> tuple[Ints, Floats]:
 
 
 def _load(scores: Scores) -> kernels.Forest:
+    """The forest and its scores as kernels take them."""
     plan, (values, offset) = parent_pairs(scores.graph), pair_tables(scores)
     of_child = offset[plan.pair] if len(offset) else plan.pair
     return kernels.Forest(plan.order, plan.parent, plan.side, scores.graph.n_states, values, of_child)

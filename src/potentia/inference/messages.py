@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -108,11 +109,11 @@ class MessagePassingMethod(Inference):
         return replace(self, threads=1)
 
     def entropy_on(self, graph: Graph) -> Entropy:
-        """The method's own."""
+        """The method's entropy, whose maximum its marginals are."""
         return self.entropy(graph)
 
     def counting_numbers(self, graph: Graph) -> Floats:
-        """Those of its entropy."""
+        """Counting numbers of the method's entropy, a copy."""
         return self.entropy(graph).counting.copy()
 
     def run(self, scores: Scores, start: Result | None) -> Result:
@@ -185,6 +186,7 @@ class Smoothed(MessagePassingMethod):
     epsilon: float | Mapping[str, float] = 0.1
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The entropy smoothed by epsilon."""
         return smoothed(graph, self.epsilon)
 
 
@@ -210,6 +212,7 @@ class TRW(MessagePassingMethod):
     upper_bound: ClassVar[Any] = staticmethod(forest_bound)
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The tree-reweighted entropy of rho; refuses weights that inference chooses itself."""
         if self.optimise_rho:
             raise PotentiaError("weights chosen by optimise_rho have no gradient; use fixed ones (rho=).")
         return reweighted(graph, self.rho)
@@ -230,6 +233,7 @@ class LoopyBP(MessagePassingMethod):
     uniform_start: ClassVar[bool] = True
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The Bethe entropy."""
         return bethe(graph)
 
 
@@ -241,6 +245,7 @@ class Kikuchi(MessagePassingMethod):
     """
 
     def entropy(self, graph: Graph) -> Entropy:
+        """Kikuchi's entropy."""
         return kikuchi(graph)
 
 
@@ -257,21 +262,43 @@ class MessagePassing(MessagePassingMethod):
     links: Literal["star", "containment", "maximal"] = "star"
 
     def entropy(self, graph: Graph) -> Entropy:
+        """The entropy of the custom counting numbers."""
         return from_counting(graph, self.counting, self.links)
 
 
 # -- counting numbers from options
 
 
+def _latest(make: Callable[[Graph, Any], Entropy]) -> Callable[[Graph, Any], Entropy]:
+    """Decorate make(graph, option): the graph stores the entropy of the latest option that is a number or None."""
+
+    @per_graph
+    def stored(graph: Graph) -> dict[float | None, Entropy]:
+        """The latest entropy by its option."""
+        return {}
+
+    @wraps(make)
+    def entropy(graph: Graph, option: Any) -> Entropy:
+        """make(graph, option), or the stored one."""
+        if option is not None and not isinstance(option, float):
+            return make(graph, option)
+        latest = stored(graph)
+        made = latest.get(option)
+        if made is None:
+            made = make(graph, option)
+            latest.clear()
+            latest[option] = made
+        return made
+
+    return entropy
+
+
+@_latest
 def smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     """Entropy-smoothed LP: c = epsilon on every region, every containment linked [ILR-chapter Eq. 1.7].
 
     Regions of a variable without a single-variable region take the largest epsilon given.
     """
-    return _latest(graph, _smoothed, epsilon) if isinstance(epsilon, float) else _smoothed(graph, epsilon)
-
-
-def _smoothed(graph: Graph, epsilon: float | Mapping[str, float]) -> Entropy:
     values = _per_kind(graph, epsilon)
     if not np.all(np.isfinite(values)) or values.min() < 0:
         raise PotentiaError(f"epsilon must be finite and not negative, not {epsilon}.")
@@ -301,6 +328,7 @@ def _spread(graph: Graph, values: Floats) -> Floats:
     return np.repeat(values, sizes) if len(graph.kinds) else np.full(sizes[-1], values[-1])
 
 
+@_latest
 def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     """TRW: c = rho on cliques and 1 - sum of its cliques' rho on variables [MBL-tpami Eq. 16].
 
@@ -308,16 +336,7 @@ def reweighted(graph: Graph, rho: float | ArrayLike | None) -> Entropy:
     kinds, or {kind: number or array}.
     """
     if rho is None:
-        return _evenly_reweighted(graph)
-    return _latest(graph, _reweighted, rho) if isinstance(rho, float) else _reweighted(graph, rho)
-
-
-@per_graph
-def _evenly_reweighted(graph: Graph) -> Entropy:
-    return star_entropy(graph, graph.forest_weights, valid=True)
-
-
-def _reweighted(graph: Graph, rho: float | ArrayLike) -> Entropy:
+        return star_entropy(graph, graph.forest_weights, valid=True)
     weights = _clique_weights(graph, rho)
     if weights.size and not (np.all(np.isfinite(weights)) and weights.min() > 0):
         raise PotentiaError("rho must be positive and finite for every clique.")
@@ -341,22 +360,6 @@ def _spread_weights(rho: ArrayLike, n: int, name: str) -> Floats:
     if weights.ndim and weights.shape != (n,):
         raise PotentiaError(f"{name} has shape {weights.shape}; there are {n} cliques.")
     return np.broadcast_to(weights, (n,)).astype(float)
-
-
-def _latest(graph: Graph, make: Callable[[Graph, float], Entropy], option: float) -> Entropy:
-    """make(graph, option), of which the graph stores the latest."""
-    stored = _stored(graph, make)
-    entropy = stored.get(option)
-    if entropy is None:
-        entropy = make(graph, option)
-        stored.clear()
-        stored[option] = entropy
-    return entropy
-
-
-@per_graph
-def _stored(graph: Graph, make: Callable[[Graph, float], Entropy]) -> dict[float, Entropy]:
-    return {}
 
 
 def from_counting(graph: Graph, counting: Mapping[str, ArrayLike], links: str) -> Entropy:

@@ -212,7 +212,7 @@ class MiniBuckets:
         return math.fsum(self.peaks) + self.factors.constant
 
     def tighten(self, value: float, iterations: int, going: Callable[[], bool]) -> float:
-        """The best bound of some iterations of moment matching and weight updates; `value` is that of now.
+        """The best bound of some iterations of moment matching and weight updates; `value` is the current one.
 
         A step that does not improve the bound is undone and halved. Afterwards messages are those of the best bound.
         """
@@ -268,6 +268,7 @@ class MiniBuckets:
 
     @property
     def _n_factors(self) -> int:
+        """Number of factors of the model, which come before those of messages."""
         return len(self.program.offset) - len(self.program.clique_ptr)
 
 
@@ -317,6 +318,7 @@ def _program(factors: BucketFactors, split: Split) -> tuple[Program, Ints]:
 
 
 def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Rows of numbers as offsets and values."""
     ptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
     return ptr, np.array([value for row in rows for value in row], dtype=np.int64)
 

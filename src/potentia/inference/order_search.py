@@ -106,7 +106,7 @@ def search_orders(joined: Interactions, best: Order, going: Callable[[Order], bo
 
 
 def trials(count: int) -> Callable[[Order], bool]:
-    """For `search_orders`: `count` orders."""
+    """A condition for `search_orders` that ends it after `count` orders."""
     left = iter(range(count))
     return lambda _: next(left, None) is not None
 
@@ -114,6 +114,7 @@ def trials(count: int) -> Callable[[Order], bool]:
 def _greedy(
     joined: Interactions, weight: np.ndarray, noise: np.ndarray, by_fill: bool = True, cutoff: float = np.inf
 ) -> Order:
+    """An elimination order that takes the cheapest variable each time, by fill-in or by the weight of its table."""
     states = joined.card.astype(np.float64)
     order, largest, total, members, widest = greedy_order(
         joined.ptr, joined.neighbour, states, weight, noise, by_fill, cutoff

@@ -124,6 +124,7 @@ class PairEngine(Engine):
         return rows * width * states * states + (rows + len(self.blocks.node)) * width * 8 * states
 
     def _worth(self, threads: int) -> int:
+        """At most this many of the engine's threads, at least one."""
         return max(1, min(self.threads, threads))
 
     def team(self, many: int) -> int:
@@ -148,7 +149,7 @@ class PairEngine(Engine):
         return counting[pair_region], counting[regions.single], total[regions.single]
 
     def _in_lanes(self) -> tuple[Floats, Floats, Floats]:
-        """`count`, `even` and `inverse` of the blocks."""
+        """Counting numbers by block: of slots, of rows whose slots all have one (else 0), and 1 / C of variables."""
         layout = self.layout
         count = np.where(layout.pair >= 0, self.count[layout.pair] if len(self.count) else 0.0, 0.0)
         even = np.where(count.min(axis=1) == count.max(axis=1), count[:, 0], 0.0)
@@ -162,6 +163,7 @@ class PairEngine(Engine):
         return bool(np.all(offset == offset[0]) and states.min() == states.max())
 
     def _allocate(self, count: Floats, even: Floats, inverse: Floats) -> PairBlocks:
+        """Blocks of zero messages, with room for tables or for the weights that stand for them."""
         layout = self.layout
         rows, width = layout.pair.shape
         n_blocks, states = len(layout.variable), layout.n_states
@@ -189,6 +191,7 @@ class PairEngine(Engine):
         )
 
     def _steepness(self) -> float:
+        """The range of pair scores over the smallest counting number; exponentials are safe while it is small."""
         bounds: list[Any] = [self.scores.bounds(kind) for kind in self._pair_kinds if len(self.graph.scopes[kind])]
         if None in bounds or not bounds:
             return math.inf if bounds else 0.0

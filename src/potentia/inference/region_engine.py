@@ -133,6 +133,7 @@ class RegionEngine(Engine):
         return float(priority.max())
 
     def _refuse_empty(self, region: int) -> None:
+        """Refuse a region in which no configuration is left; a number below 0 says that there is none."""
         if region >= 0:
             r = self.scores.regions
             scope = r.scope[r.scope_ptr[region] : r.scope_ptr[region + 1]].tolist()

@@ -68,6 +68,7 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
     rough.tol = max(method.tol, _ROUGH)
 
     def run(method: Any, forests: Forests, start: Result | None) -> Result:
+        """Message passing with the weights of these forests."""
         result: Result = method.solve(method.engine(scores, start, star_entropy(graph, forests.shares, valid=True)))
         return result
 

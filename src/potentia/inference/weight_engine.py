@@ -63,6 +63,7 @@ class WeightEngine(PairEngine):
         return rows * width * states * per_state + (rows + len(self.blocks.node)) * width * 8 * states
 
     def _steepness(self) -> float:
+        """The range of pair scores over the counting numbers, from weights and the largest cost."""
         return float((self.weight * self.profile.cap / self.count).max())
 
     def _choose_modes(self) -> float:

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from ..base.files import naming
 from ..base.optimise import Search
+from ..base.params import Params
 from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
@@ -90,7 +91,7 @@ class Stop(NamedTuple):
     warning: str | None = None
 
 
-class Learner(Registered, ABC):
+class Learner(Params, Registered, ABC):
     """Trains the potentials of a `CRF`: a dataclass whose fields are its options.
 
     A custom class defines `init` and `step`, and may override when it is done, what `finish` returns and what
@@ -195,12 +196,6 @@ class Learner(Registered, ABC):
             if method is not None and not isinstance(method, Inference):
                 raise PotentiaError(f"{name} must be an inference method, not a {type(method).__name__}.")
 
-    def __repr__(self) -> str:
-        """The constructor call, with the arguments that differ from their defaults."""
-        values = {f.name: (getattr(self, f.name), f.default) for f in fields(self)}  # type: ignore[arg-type]
-        options = [f"{name}={v!r}" for name, (v, default) in values.items() if repr(v) != repr(default)]
-        return f"{type(self).__name__}({', '.join(options)})"
-
 
 # -- parameters of several potentials as one vector ------------------------------------------------------------
 
@@ -229,7 +224,7 @@ def set_parameters(functions: Mapping[str, Differentiable], vector: Floats) -> N
 
 
 def failure_of(search: Search, steps: int, tol: float) -> str | None:
-    """What to say of a search that stopped elsewhere than at a minimum up to `tol`; None if it did not."""
+    """The warning for a search that stopped before a minimum up to `tol`; None if it reached one."""
     if search.diverged:
         return f"The parameters ran away after {steps} iterations: this loss seems to have no minimum here."
     if not search.missed > (tol or STILL_FALLING) * abs(search.value):
@@ -261,7 +256,7 @@ def fall(history: Sequence[Mapping[str, Any]], window: int = WINDOW) -> float:
 
 
 def share(amount: float, objective: float) -> float:
-    """An amount relative to an objective, which may be zero: then any amount but zero is infinitely large."""
+    """`amount / abs(objective)`; infinite if the objective is 0 and the amount is not."""
     if objective == 0:
         return math.copysign(math.inf, amount) if amount != 0 else 0.0
     return float(amount / abs(objective))
@@ -353,12 +348,12 @@ def _resumed(
 
 
 def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> dict[str, Potential]:
-    """The functions of a checkpoint, in the place of these."""
+    """The potentials of a checkpoint, checked to have the classes of the given ones."""
     from ..potentials.base import Potential
 
     if set(saved) != set(potentials):
         raise PotentiaError(f"The checkpoint has potentials for {sorted(saved)}.")
-    found = {}
+    functions = {}
     for kind, potential in potentials.items():
         meta, arrays = saved[kind]
         loaded = Potential.from_state(meta, arrays)
@@ -370,8 +365,8 @@ def _loaded(saved: Mapping[str, Any], potentials: Mapping[str, Potential]) -> di
                 f"The checkpoint's potential of kind {kind!r} has no parameters; delete it to start again."
             )
         potential.reset().__dict__.update(loaded._fitted())
-        found[kind] = potential
-    return found
+        functions[kind] = potential
+    return functions
 
 
 def summary_line(row: Mapping[str, Any]) -> str:
@@ -397,4 +392,5 @@ def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: 
 
 
 def _digest(source: Source) -> str:
+    """The digest of a source, computed where its data are."""
     return source.digest()

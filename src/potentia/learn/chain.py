@@ -188,7 +188,7 @@ class ChainTables(NamedTuple):
 
     @classmethod
     def of(cls, layout: ChainLayout, vector: Floats, allowed: Allowed) -> ChainTables:
-        """Of a vector of all weights."""
+        """The tables that a vector of all weights makes."""
         flat, pairs, dense = layout.split(vector)
         padded = np.zeros((layout.n_dense, layout.kernel.width))
         padded[:, : layout.n_labels] = dense
@@ -395,6 +395,7 @@ def best_labels(
     labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
 
     def piece(ends: tuple[int, int]) -> None:
+        """Labels of a range of sequences, batch by batch."""
         for a, b, rows in _batches(ptr, dense, *ends, choices is not None):
             scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
             kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
@@ -421,6 +422,7 @@ def marginals(
     mu, log_z, weight = (np.zeros((int(ptr[-1]), layout.n_labels)), np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1))
 
     def piece(ends: tuple[int, int]) -> None:
+        """Marginals of a range of sequences, batch by batch."""
         for a, b, rows in _batches(ptr, dense, *ends):
             n = int(ptr[b] - ptr[a])
             scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)

@@ -447,6 +447,7 @@ class ChainData:
         n_attributes, n = len(self.index.numbers), len(self.classes)
 
         def features(which: str, n_labels: int) -> AttributeLabels:
+            """The labels, or pairs of labels, that each attribute was seen with in all parts."""
             of_parts = (self.parts.at(k, part_features, states, which) for k in range(self.parts.n_parts))
             return AttributeLabels.of_codes(_join_features(of_parts, least), n_attributes, n_labels)
 
@@ -612,6 +613,7 @@ def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) 
     (ptr, label), state = weights.features, weights.state
 
     def add(name: str, score: Floats) -> None:
+        """Add scores of labels to the weights of an attribute's presence."""
         entries = slice(*ptr[(k := index.numbers[presence_name(name)]) : k + 2])
         state[entries] += score[label[entries]]
 

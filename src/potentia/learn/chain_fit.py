@@ -26,7 +26,8 @@ class Solver(NamedTuple):
     """How `ChainFit` minimises.
 
     Attributes:
-        algorithm: "lbfgs" (OWL-QN with L1), "rprop", or "l2sgd": AdaGrad over batches of sequences in random order.
+        algorithm: "lbfgs" (OWL-QN with L1), "rprop", or "l2sgd": AdaGrad over batches of sequences in random order,
+            with the mean of the weights of the best pass.
         memory: vector pairs that L-BFGS remembers. trials: evaluations of a line search.
         epsilon: stop when the norm of the gradient is below this share of that of the weights, or of 1.
         window: iterations over which the fall of the objective is compared with `delta`.
@@ -173,7 +174,7 @@ class ChainFit(Learner):
         random = np.random.default_rng([self.solver.seed, number])
         batches = [(k, ends) for k in range(self.parts.n_parts) for ends in self.parts.at(k, batches_of, self.states)]
         total = sum(count for _, (_, _, count) in batches)
-        l1 = None if self.l1 is None else self.l1 / self.scale
+        l1, mean = None if self.l1 is None else self.l1 / self.scale, np.zeros(self.layout.size)
         for k in random.permutation(len(batches)).tolist():
             part, (first, last, count) = batches[k]
             gradient = self.parts.at(part, batch_gradient, self.states, vector, first, last)
@@ -185,10 +186,10 @@ class ChainFit(Learner):
             vector -= rate * gradient
             if l1 is not None:
                 vector = np.sign(vector) * np.maximum(np.abs(vector) - rate * l1 * share, 0.0)
-        point = vector / self.scale
-        value = self._penalised(point)[0]
-        arrays = {"point": point, "squares": squares, **_best(found, point, value)}
-        return state.after({"objective": value}, arrays=arrays)
+            mean += vector / len(batches)
+        mean /= self.scale
+        arrays = {"point": vector / self.scale, "squares": squares, **_best(found, mean, self._penalised(mean)[0])}
+        return state.after({"objective": float(arrays["least"][0])}, arrays=arrays)
 
     def done(self, state: State) -> Stop | None:
         """As any learner; also when the error of the last iterations hardly changed."""

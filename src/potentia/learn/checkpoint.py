@@ -83,9 +83,9 @@ class Checkpoint:
         begun = time.perf_counter()
         self._pending = None
         metas, arrays = {}, {f"arrays/{k}": v for k, v in state["arrays"].items()}
-        for kind, (meta, own) in state["potentials"].items():
+        for kind, (meta, of_kind) in state["potentials"].items():
             metas[kind] = meta
-            arrays |= {f"potentials/{kind}/{name}": value for name, value in own.items()}
+            arrays |= {f"potentials/{kind}/{name}": value for name, value in of_kind.items()}
         names = self._write_parts(state.get("parts", ()))
         content = {"history": state["history"], "potentials": metas, "mark": self.mark, "parts": names}
         write_file(self.path, "checkpoint", content, arrays)
@@ -106,8 +106,8 @@ class Checkpoint:
     def _clear(self, used: set[str]) -> None:
         """Delete part files that the checkpoint does not name."""
         head = f"{self.path.name}."
-        found = self.path.parent.glob("*.[0-9][0-9][0-9][0-9][0-9]") if self.path.parent.is_dir() else ()
-        for path in found:
+        paths = self.path.parent.glob("*.[0-9][0-9][0-9][0-9][0-9]") if self.path.parent.is_dir() else ()
+        for path in paths:
             ours = path.name.startswith(head) and len(path.name) == len(head) + 14
             if ours and path.name not in used:
                 path.unlink(missing_ok=True)
@@ -121,6 +121,7 @@ class Checkpoint:
             return self._load()
 
     def _load(self) -> dict[str, Any]:
+        """What the checkpoint and the heads of its parts' files hold, checked; parts' arrays are read later."""
         content, arrays = read_file(self.path, "checkpoint")
         if content.get("mark", "") != self.mark:
             raise PotentiaError(f"{self.path} belongs to a run with other options or data.")
@@ -178,5 +179,5 @@ def _or_start_again(path: Path) -> Iterator[None]:
 
 def _size(state: Mapping[str, Any]) -> int:
     """Bytes of all arrays of a state."""
-    stores = [state["arrays"], *state.get("parts", ()), *(own for _, own in state["potentials"].values())]
+    stores = [state["arrays"], *state.get("parts", ()), *(arrays for _, arrays in state["potentials"].values())]
     return sum(np.asarray(array).nbytes for store in stores for array in store.values())

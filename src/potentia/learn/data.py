@@ -49,10 +49,10 @@ def list_examples(examples: Any) -> Examples:
         return examples
     if not np.iterable(examples):
         raise PotentiaError(f"examples must be a list of Example, not one {type(examples).__name__}.")
-    found = list(checked_examples(examples))
-    if not found:
+    listed = list(checked_examples(examples))
+    if not listed:
         raise PotentiaError("there are no examples.")
-    return found
+    return listed
 
 
 def checked_examples(examples: Iterable[Any]) -> Iterator[Example]:
@@ -109,26 +109,26 @@ class Dataset:
     def __init__(self, parts: Backend, examples: Examples = ()) -> None:
         self.parts, self.examples = parts, examples
         overviews: list[Overview] = parts.map(overview, None)[1]
-        self.n_states = max(own.n_states for own in overviews)
-        self.untouched = all(own.untouched for own in overviews)
-        taking_part = [number for number, own in enumerate(overviews) if own.n_examples]
+        self.n_states = max(one.n_states for one in overviews)
+        self.untouched = all(one.untouched for one in overviews)
+        taking_part = [number for number, one in enumerate(overviews) if one.n_examples]
         if not taking_part:
-            some = any(own.n_given for own in overviews)
+            some = any(one.n_given for one in overviews)
             reason = "no variable of these examples has a label and a positive weight."
             raise PotentiaError(reason if some else "there are no examples.")
         if len(taking_part) < len(overviews):
             parts.keep(taking_part)
             overviews = [overviews[number] for number in taking_part]
-        self.n_given = [own.n_given for own in overviews]
-        self.n_examples = [own.n_examples for own in overviews]
-        self._by_part = [own.facts for own in overviews]
+        self.n_given = [one.n_given for one in overviews]
+        self.n_examples = [one.n_examples for one in overviews]
+        self._by_part = [one.facts for one in overviews]
         facts = _by_kind(self._by_part)
-        self.shapes = {kind: own[0].shape for kind, own in facts.items()}
-        self.n_rows = {kind: sum(part.n_rows for part in own) for kind, own in facts.items()}
+        self.shapes = {kind: of_parts[0].shape for kind, of_parts in facts.items()}
+        self.n_rows = {kind: sum(part.n_rows for part in of_parts) for kind, of_parts in facts.items()}
         self.n_outputs = {kind: math.prod(shape) for kind, shape in self.shapes.items()}
-        self.n_features = {kind: own[0].n_features or 0 for kind, own in facts.items()}
-        self.featureless = {kind for kind, own in facts.items() if own[0].n_features is None}
-        self._weights = {kind: sum(part.weight for part in own) for kind, own in facts.items()}
+        self.n_features = {kind: of_parts[0].n_features or 0 for kind, of_parts in facts.items()}
+        self.featureless = {kind for kind, of_parts in facts.items() if of_parts[0].n_features is None}
+        self._weights = {kind: sum(part.weight for part in of_parts) for kind, of_parts in facts.items()}
 
     @classmethod
     def of(
@@ -157,7 +157,7 @@ class Dataset:
 
     def problem(self, kind: str, rows_of: RowsOf | None = None, states: Any = None) -> Problem:
         """All rows of a kind, without biases unless `rows_of` gives them."""
-        sizes = [own[kind].n_rows if kind in own else 0 for own in self._by_part]
+        sizes = [facts[kind].n_rows if kind in facts else 0 for facts in self._by_part]
         rows_of, features = rows_of or partial(plain_rows, kind=kind), self.n_features[kind]
         weight = self._weights[kind]
         return Problem(self.parts, states, rows_of, sizes, features, self.n_outputs[kind], weight)
@@ -198,16 +198,16 @@ class Dataset:
 def _by_kind(by_part: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFacts]]:
     """The parts' facts by kind; refuses kinds whose shapes or features differ."""
     facts: dict[str, list[KindFacts]] = {}
-    for own in by_part:
-        for kind, of_part in own.items():
+    for of_kinds in by_part:
+        for kind, of_part in of_kinds.items():
             facts.setdefault(kind, []).append(of_part)
     for kind, of_parts in facts.items():
-        if len({own.shape for own in of_parts}) > 1:
+        if len({part_facts.shape for part_facts in of_parts}) > 1:
             raise PotentiaError(ONE_SHAPE.format(kind=kind))
-        lacking = next((own.without for own in of_parts if own.without is not None), None)
-        if lacking is not None and any(own.some for own in of_parts):
+        lacking = next((part_facts.without for part_facts in of_parts if part_facts.without is not None), None)
+        if lacking is not None and any(part_facts.some for part_facts in of_parts):
             raise PotentiaError(f"{lacking} has no features for kind {kind!r}, but other examples have.")
-        check_widths(kind, {own.n_features for own in of_parts})
+        check_widths(kind, {part_facts.n_features for part_facts in of_parts})
     return facts
 
 
@@ -216,10 +216,10 @@ def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) 
     entries, variables = 0, {}
     parameters: dict[str, int] = {}
     for example in examples:
-        graph, own = example.graph, table_entries(example.graph, example)
-        entries += own
+        graph, n_entries = example.graph, table_entries(example.graph, example)
+        entries += n_entries
         # equal graphs share layouts, shard by shard
-        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(own, 1))
+        variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(n_entries, 1))
         for kind, x in example.features.items():
             if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
                 size = x.shape[1] * int(np.prod(graph.table_shapes(kind)[0]))
@@ -259,13 +259,14 @@ def count_rows(part: Part, state: Any, rows_of: RowsOf) -> tuple[Any, tuple[int,
 class Predictor(NamedTuple):
     """What turns a part into predictions: fitted potentials, theta = scale * f, inference and decoding.
 
-    decode: labels by "mpm" or "map", or "marginals".
+    decode: labels by "mpm" or "map", or "marginals". clamp: the examples' labels are observed.
     """
 
     potentials: Mapping[str, Potential]
     scales: Mapping[str, float]
     inference: Inference
     decode: str = "mpm"
+    clamp: bool = False
 
 
 def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[str, Any]) -> Scores:
@@ -277,7 +278,7 @@ def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[
             table = part.function(kind, rows, potential, state, potential.by_weight)
             shared = len(table) < rows.stop - rows.start
             theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
-    return Scores(shard.graph, theta)
+    return Scores(shard.graph, theta, shard.labels if predictor.clamp else None)
 
 
 def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:
@@ -290,6 +291,7 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
         predictor.potentials[kind].ready(part.n_rows(kind))
 
     def of(shard: Shard) -> list[Any]:
+        """Labels or marginals of the examples of a shard."""
         scores = shard_scores(part, shard, predictor, state)
         if predictor.decode == "map":
             return shard.union.split_variables(inference.maximise(scores))
@@ -299,8 +301,8 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
 
     predictions: list[Any] = []
     with one_blas_thread():
-        for own in iterate_items(of, part.shards, threads):
-            predictions += own
+        for of_shard in iterate_items(of, part.shards, threads):
+            predictions += of_shard
     return state, predictions
 
 

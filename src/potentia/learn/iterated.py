@@ -81,10 +81,10 @@ class IteratedLogistic(Learner):
 
     def epsilons(self, kinds: Sequence[str]) -> dict[str, float]:
         """epsilon of each kind."""
-        given = self.epsilon if isinstance(self.epsilon, Mapping) else dict.fromkeys(kinds, self.epsilon)
-        if set(given) != set(kinds):
-            raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(given)}.")
-        epsilons = {kind: real_number(given[kind], "epsilon") for kind in kinds}
+        by_kind = self.epsilon if isinstance(self.epsilon, Mapping) else dict.fromkeys(kinds, self.epsilon)
+        if set(by_kind) != set(kinds):
+            raise PotentiaError(f"epsilon must name the kinds {list(kinds)}, not {list(by_kind)}.")
+        epsilons = {kind: real_number(by_kind[kind], "epsilon") for kind in kinds}
         if not all(np.isfinite(e) and e > 0 for e in epsilons.values()):
             raise PotentiaError(f"epsilon must be positive and finite, not {self.epsilon}.")
         return epsilons
@@ -291,6 +291,7 @@ def _objective(
     still = [kind for kind in joint.kinds if kind not in moving]
 
     def objective(vector: Floats) -> tuple[float, Floats, Any]:
+        """Value, gradient, and (states, losses) at a vector of parameters."""
         set_parameters(moving, vector)
         unscored = joint.unscored(functions, scored)
         states, losses = joint.parts.total(pass_messages, parts, unscored, *passing, still)

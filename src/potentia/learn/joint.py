@@ -30,7 +30,7 @@ from ..kernels.pairs import pair_bias, take_messages
 from ..kernels.regions import message_terms
 from ..potentials.base import Potential
 from ..potentials.inputs import example_ptr, map_chunks
-from ..potentials.problem import NO_LABELS, NO_ROWS, Problem, Rows
+from ..potentials.problem import NO_LABELS, NO_ROWS, OnDemand, Problem, Rows
 from ..potentials.tables import Zero
 from .data import Dataset
 from .part import Part, Shard, delta_tables
@@ -65,22 +65,6 @@ class JointSettings:
 
 
 # -- messages --------------------------------------------------------------------------------------------------
-
-
-class PairBias:
-    """Biases of pairs made on demand from their two messages: (N, K) is too large to hold."""
-
-    def __init__(self, lam: Floats, shape: tuple[int, ...], scale: float | Floats, extra: Any, epsilon: float) -> None:
-        self._lam, self._states, self._scale = lam, shape, scale
-        self._extra, self._epsilon = extra, epsilon
-        self.shape = (len(lam), shape[0] * shape[1])
-
-    def __getitem__(self, rows: Any) -> Floats:
-        lam = self._lam[rows]
-        table = np.empty((len(lam), self.shape[1]))
-        scale = self._scale[rows] if isinstance(self._scale, np.ndarray) else np.full(len(lam), self._scale)
-        pair_bias(lam, scale, *self._states, table)
-        return table if self._extra is None else table + self._extra[rows] / self._epsilon
 
 
 class Messages:
@@ -133,26 +117,29 @@ class Messages:
         shard, epsilons = self.part.shards[number], self.settings.epsilons
 
         def make() -> Entropy:
+            """epsilon times the region's weight as counting number of every region."""
             regions = shard.graph.regions
             counting = np.full(len(regions.size), max(epsilons.values()))
             for place, (kind, scope) in enumerate(shard.graph.scopes.items()):
                 if len(scope):
-                    own = slice(regions.kind_ptr[place], regions.kind_ptr[place + 1])
-                    counting[own] = epsilons[kind]
+                    rows = slice(regions.kind_ptr[place], regions.kind_ptr[place + 1])
+                    counting[rows] = epsilons[kind]
                     weights = self.part.weights[kind]
                     if weights is not None:
-                        counting[own] *= weights[shard.rows[kind]]
+                        counting[rows] *= weights[shard.rows[kind]]
             return Entropy(counting, "containment", "max_score", "upper", always=True)
 
         return self.part.cached(("entropy", -1 - number if self.part.weighted else id(shard.graph)), make)
 
     def _shard_messages(self, shard: Shard) -> Floats:
+        """Stored messages of a shard's pairs, kind after kind, (m, 2, states)."""
         states = int(shard.graph.n_states.max())
         kinds = [kind for kind, scope in shard.graph.scopes.items() if len(scope) and scope.shape[1] == 2]
         parts = [self.arrays[f"{self.head}lam_{kind}"][shard.rows[kind], :, :states] for kind in kinds]
         return np.concatenate([np.zeros((0, 2, states)), *parts])
 
     def _store_regions(self, number: int, engine: Engine) -> None:
+        """Store a shard's messages, and the biases that they make of all kinds."""
         assert isinstance(engine, RegionEngine)
         self.arrays[f"{self.head}flat{number}"] = engine.regions.lam.copy()
         if self.head == "clamped/":
@@ -166,6 +153,7 @@ class Messages:
                 self._set_bias(kind, shard.rows[kind], out.reshape(len(scope), -1))
 
     def _store_pairs(self, shard: Shard, engine: PairEngine) -> None:
+        """Store a shard's messages of pairs, and the biases that they make of single variables."""
         lam = engine.messages()
         # a dead state's message only matters to a region that is dead there too
         lam[np.isneginf(lam)] = 0.0
@@ -176,8 +164,8 @@ class Messages:
             if len(scope) == 0:
                 continue
             if scope.shape[1] == 2:
-                own = self.arrays[f"{self.head}lam_{kind}"]
-                own[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
+                stored = self.arrays[f"{self.head}lam_{kind}"]
+                stored[shard.rows[kind], :, : lam.shape[2]] = lam[first : first + len(scope)]
                 first += len(scope)
             elif self.head == "free/":
                 self._set_bias(kind, shard.rows[kind], terms[scope[:, 0], : self.part.n_outputs[kind]])
@@ -195,18 +183,29 @@ class Messages:
         return 1.0 / epsilon if weights is None else 1.0 / (epsilon * weights)
 
     def bias(self, kind: str) -> Any:
-        """Biases of all regions of a kind, (N, K): an array, or something that makes rows on demand."""
+        """Biases of all regions of a kind, (N, K): an array, or made on demand from the messages of pairs."""
         if f"free/bias_{kind}" in self.arrays:
             return self.arrays[f"free/bias_{kind}"]
         lam, epsilon = self.arrays[f"free/lam_{kind}"], self.settings.epsilons[kind]
-        return PairBias(lam, self.part.shapes[kind], self._scale(kind), self.delta[kind], epsilon)
+        n_outputs, scale, delta = self.part.n_outputs[kind], self._scale(kind), self.delta[kind]
+
+        def make(rows: Any) -> Floats:
+            """Biases of some pairs from their two messages."""
+            table = np.empty((len(lam[rows]), n_outputs))
+            scales = scale[rows] if isinstance(scale, np.ndarray) else np.full(len(table), scale)
+            pair_bias(lam[rows], scales, *self.part.shapes[kind], table)
+            return table if delta is None else table + delta[rows] / epsilon
+
+        return OnDemand((len(lam), n_outputs), make)
 
 
 def _delta(part: Part, settings: JointSettings) -> dict[str, Any]:
+    """Tables of Delta by kind, made once per part."""
     return part.cached("delta", lambda: delta_tables(part, settings.delta))
 
 
 def _is_pairwise(part: Part) -> bool:
+    """Whether all shards of a part have regions of one and two variables only."""
     return part.cached("pairwise", lambda: all(suits_pairs(shard.graph) for shard in part.shards))
 
 
@@ -252,6 +251,7 @@ def _scores_of(part: Part, kind: str, potential: Potential, state: PartState) ->
     table = np.empty(shape) if mark is None else state[f"scores/{kind}"].copy()
 
     def refresh(rows: slice) -> None:
+        """Compute or update the scores of some rows in place."""
         if mark is None:
             table[rows] = potential._scores(x[rows])
         else:
@@ -278,14 +278,15 @@ def pass_messages(
     messages = Messages(part, state, copied=True)
 
     def of(number: int) -> dict[str, float]:
+        """Message passing on a shard, and its losses of the kinds to measure."""
         shard = part.shards[number]
         f, theta = _functions(part, shard, potentials, scored, messages.delta)
         messages.run(number, theta, iterations, tol)
         return {kind: _loss(part, shard, kind, f[kind], potentials, messages) for kind in measure if kind in f}
 
     losses = dict.fromkeys((kind for kind in measure if kind in part.shapes), 0.0)
-    for own in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
-        for kind, loss in own.items():
+    for of_shard in iterate_items(of, range(len(part.shards)), thread_count(settings.threads)):
+        for kind, loss in of_shard.items():
             losses[kind] += loss
     new = {**state, **messages.arrays}
     return {**new, **_clamped(part, scored, potentials)} if settings.sweeps else new, losses
@@ -303,6 +304,7 @@ def _clamped(part: Part, state: PartState, potentials: Mapping[str, Potential]) 
     soft = {f"soft/{kind}": np.empty((part.n_rows(kind), part.n_outputs[kind])) for kind in part.shapes}
 
     def of(number: int) -> float:
+        """Message passing given a shard's labels: stores its marginals as targets, returns its value."""
         shard = part.shards[number]
         theta = _functions(part, shard, potentials, state, {})[1]
         read = messages.run(number, theta, settings.sweeps, 0.0).read()
@@ -321,6 +323,7 @@ def free_value(part: Part, state: PartState, potentials: Mapping[str, Potential]
     messages = Messages(part, state)
 
     def of(number: int) -> float:
+        """A(theta) of a shard at the current messages."""
         theta = _functions(part, part.shards[number], potentials, state, messages.delta)[1]
         return float(messages.run(number, theta, 0, 0.0).read().value)
 
@@ -360,7 +363,10 @@ def restored_part(part: Part, state: PartState, saved: Mapping[str, Any]) -> tup
 def _functions(
     part: Part, shard: Shard, potentials: Mapping[str, Potential], state: PartState, deltas: Mapping[str, Any]
 ) -> tuple[dict[str, Floats], dict[str, Any]]:
-    """f of a shard's regions, or their weights, per kind, of one where all are equal; and w (epsilon f + Delta)."""
+    """f and theta = w (epsilon f + Delta) of a shard by kind: a row per region, or one row where all are equal.
+
+    Where theta is a weight times one table, f holds the weights.
+    """
     f: dict[str, Floats] = {}
     theta: dict[str, Any] = {}
     for kind, scope in shard.graph.scopes.items():
@@ -438,6 +444,7 @@ class Joint:
         return self.parts.map(score_part, states, scored)[0] if scored else states
 
     def _is_kept(self, kind: str, potential: Potential) -> bool:
+        """Whether the states of parts hold the scores of this kind."""
         shared = potential.shared or kind in self.data.featureless
         return kind in self.settings.kept and not (shared or potential.by_weight)
 
@@ -465,8 +472,8 @@ class Joint:
         if self.soft:
             unscored = self.unscored(potentials, self.kinds)
             return float(self.parts.total(free_value, states, unscored)[1] + penalties)
-        found = {k: losses[k] if k in losses else self.loss(states, functions[k], k) for k in self.kinds}
-        return float(sum(self.epsilons[kind] * found[kind] for kind in self.kinds) + penalties)
+        measured = {k: losses[k] if k in losses else self.loss(states, functions[k], k) for k in self.kinds}
+        return float(sum(self.epsilons[kind] * measured[kind] for kind in self.kinds) + penalties)
 
     def loss(self, states: Any, potential: Potential, kind: str) -> float:
         """The biased logistic loss of a kind at the current messages."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -28,34 +27,22 @@ from ..kernels.frank_wolfe import (
 )
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .part import Hamming, Part, delta_tables
+from .part import Part, delta_tables
 
 
-@dataclass(frozen=True)
-class MarginSettings:
-    """What every part needs to know: begun potentials, Delta, the ridge, the number of all examples, the method."""
-
-    potentials: Mapping[str, Potential]
-    delta: Any
-    ridge: float
-    n_examples: int
-    method: Inference
-    batch: int | None = None
-
-
-def begin_margin(part: Part, state: Mapping[str, Any], settings: MarginSettings) -> tuple[Any, None]:
-    """A state that has the settings: all else follows from them."""
-    return {"settings": settings}, None
+def begin_margin(part: Part, state: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, None]:
+    """A state that has the settings, which `problem_of` reads: all else follows from them."""
+    return settings, None
 
 
 def problem_of(part: Part, state: Mapping[str, Any]) -> tuple[MarginProblem, Oracle]:
     """A part's flat arrays and its oracle."""
-    settings: MarginSettings = state["settings"]
 
     def make() -> tuple[MarginProblem, Oracle]:
-        delta = make_delta(part, settings.delta)
-        problem = MarginProblem(settings.potentials, part, delta, settings.ridge, settings.n_examples)
-        return problem, make_oracle(problem, settings.method, settings.batch)
+        """The problem of the part's examples, and what answers it."""
+        delta = make_delta(part, state["delta"])
+        problem = MarginProblem(state["potentials"], part, delta, state["ridge"], state["n_examples"])
+        return problem, make_oracle(problem, state["method"], state["batch"])
 
     return part.cached("margin", make)
 
@@ -114,7 +101,7 @@ class MarginProblem:
         where[order] = at
         blocks, eta = self._blocks(rows, np.split(where, np.cumsum(height)[:-1]), ridge)
         features = _stack([x for x, _, _ in rows.values()], list(blocks.values()))[order]
-        found = Design(
+        design = Design(
             row_ptr=np.searchsorted(example[order], np.arange(self.n_examples + 1)),
             feature_ptr=features.indptr.astype(np.int64),
             base=features.indices.astype(np.int64),
@@ -124,7 +111,7 @@ class MarginProblem:
             metric=1.0 / (eta * self.n_all),
             truth=self._truth(blocks, int(width.sum())),
         )
-        return eta, blocks, found
+        return eta, blocks, design
 
     def _blocks(
         self, rows: Mapping[str, tuple[Any, Ints, Ints]], where: Sequence[Ints], ridge: float
@@ -132,9 +119,9 @@ class MarginProblem:
         """Each kind's block, given where its rows' scores lie, and eta of all parameters."""
         blocks: dict[str, Block] = {}
         etas, first = [], 0
-        for (kind, (x, _, row_of)), own in zip(rows.items(), where, strict=True):
+        for (kind, (x, _, row_of)), places in zip(rows.items(), where, strict=True):
             columns, k = x.shape[1], self.potentials[kind].n_outputs_
-            blocks[kind] = Block(first, columns, k, own[row_of])
+            blocks[kind] = Block(first, columns, k, places[row_of])
             eta = ridge + as_affine(kind, self.potentials[kind]).own_ridge(columns) / self.n_all
             etas.append(np.repeat(eta, k))
             first += columns * k
@@ -162,24 +149,28 @@ class MarginProblem:
         )
 
     def _truth(self, blocks: Mapping[str, Block], size: int) -> Floats:
+        """Indicators of the labels' configurations in the layout of the scores."""
         truth = np.zeros(size)
         for kind, block in blocks.items():
             np.add.at(truth, block.at + self._targets(kind), 1.0)
         return truth
 
     def _targets(self, kind: str) -> Ints:
+        """Index of every region's true configuration; none if the part lacks the kind."""
         return self.data.targets.get(kind, NO_LABELS)
 
     def _true_loss(self) -> Floats:
-        found = np.zeros(self.n_examples)
+        """Delta of every example's own labels, (n_examples,)."""
+        losses = np.zeros(self.n_examples)
         for kind, delta in self.delta.items():
             if delta is not None:
-                own = delta[np.arange(len(delta)), self.data.targets[kind]]
+                of_truth = delta[np.arange(len(delta)), self.data.targets[kind]]
                 owner = np.repeat(np.arange(self.n_examples), self.counts[kind])
-                found += np.bincount(owner, own, minlength=self.n_examples)
-        return found
+                losses += np.bincount(owner, of_truth, minlength=self.n_examples)
+        return losses
 
     def _number_regions(self) -> tuple[Ints, dict[str, Ints]]:
+        """Regions sorted by example: offsets of the examples, and the place of every kind's regions."""
         owner = np.concatenate([np.repeat(np.arange(self.n_examples), c) for c in self.counts.values()])
         place = np.empty(len(owner), dtype=np.int64)
         place[np.argsort(owner, kind="stable")] = np.arange(len(owner))
@@ -203,10 +194,10 @@ class MarginProblem:
 
     def chains(self) -> MarginChains | None:
         """The examples as chains of one number of states, if that is what they all are."""
-        found = _chain_kinds(self.data)
-        if found is None:
+        chain_kinds = _chain_kinds(self.data)
+        if chain_kinds is None:
             return None
-        node, pair = found
+        node, pair = chain_kinds
         lengths = self.counts[node]
         last = np.cumsum(lengths) - 1
         pair_at = np.zeros(int(lengths.sum()), dtype=np.int64)
@@ -230,14 +221,14 @@ class MarginProblem:
 
 def write_parameters(potentials: Mapping[str, Potential], w: Floats) -> dict[str, Potential]:
     """Copies of the potentials with their shares of the parameters, the tables of all kinds one after another."""
-    found, first = {}, 0
+    written, first = {}, 0
     for kind, potential in potentials.items():
-        found[kind] = copy.deepcopy(potential)
+        written[kind] = copy.deepcopy(potential)
         columns = as_affine(kind, potential).design(np.zeros((1, potential.n_features_))).shape[1]
         size = columns * potential.n_outputs_
-        as_affine(kind, found[kind]).set_table(w[first : first + size].reshape(columns, potential.n_outputs_))
+        as_affine(kind, written[kind]).set_table(w[first : first + size].reshape(columns, potential.n_outputs_))
         first += size
-    return found
+    return written
 
 
 def _stack(features: Sequence[Any], blocks: Sequence[Block]) -> Any:
@@ -289,16 +280,16 @@ def _chain_kinds(data: Part) -> tuple[str, str | None] | None:
 
 def make_delta(part: Part, delta: Any) -> dict[str, Floats | None]:
     """Tables of Delta per kind (N, K): Hamming times the variables' weights, or a user's."""
-    found = delta_tables(part, delta)
+    by_kind = delta_tables(part, delta)
     if delta != "hamming":
-        return found
-    held = sum(len(table) for table in found.values() if isinstance(table, Hamming))
+        return by_kind
+    held = sum(len(table) for table in by_kind.values() if table is not None)
     n_variables = sum(shard.graph.n_variables for shard in part.shards)
     if held < n_variables:
         raise PotentiaError(
             f"delta='hamming' needs a single-variable region for every variable; {n_variables - held} have none."
         )
-    tables = {kind: None if table is None else table[:] for kind, table in found.items()}
+    tables = {kind: None if table is None else table[:] for kind, table in by_kind.items()}
     for kind, table in tables.items():
         weights = part.weights[kind]
         if table is not None and weights is not None:
@@ -356,11 +347,11 @@ class AnyOracle:
 
     def answers(self, w: Floats) -> tuple[Floats, Floats]:
         """As `ChainOracle.answers`."""
-        found = [self._answer(w, a, b, graph) for a, b, graph in self.shards]
+        parts = [self._answer(w, a, b, graph) for a, b, graph in self.shards]
         s = np.zeros(len(self.problem.design.truth))
-        for _, entry, share, _ in found:
+        for _, entry, share, _ in parts:
             np.add.at(s, entry, share)
-        return s, np.concatenate([losses for *_, losses in found])
+        return s, np.concatenate([losses for *_, losses in parts])
 
     def descend(self, dual: MarginDual, ws: WorkingSet, rng: np.random.Generator) -> None:
         """As `ChainOracle.descend`, a batch at a time."""

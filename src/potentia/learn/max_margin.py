@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.backend import CLUSTER, Backend, Local
 from ..base.schema import Array, Rule, Schema, check_state, like
-from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, real_number, shown
+from ..base.types import ArrayLike, Floats, PotentiaError, WidthError, check_count, check_number, check_positive, shown
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference
@@ -21,7 +21,7 @@ from ..kernels.frank_wolfe import MarginDual, WorkingSet, assemble, entries_of, 
 from ..potentials.base import Potential, as_affine
 from .base import Learner, State, Stop, share
 from .data import Dataset
-from .margin_problem import MarginProblem, MarginSettings, Oracle, begin_margin, problem_of, write_parameters
+from .margin_problem import MarginProblem, Oracle, begin_margin, problem_of, write_parameters
 from .part import Part
 
 SOLVERS = ("frank_wolfe", "one_slack")
@@ -109,12 +109,13 @@ class MaxMargin(Learner):
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero parameters."""
         zeros = {kind: copy.deepcopy(p).begin(data.problem(kind)) for kind, p in potentials.items()}
-        settings = MarginSettings(zeros, self.delta, self.ridge, sum(data.n_examples), self.predictor([]))
-        parts = data.parts.map(begin_margin, None, replace(settings, batch=self.batch))[0]
+        n_examples, options = sum(data.n_examples), {"delta": self.delta, "ridge": self.ridge, "batch": self.batch}
+        settings = {"potentials": zeros, "n_examples": n_examples, "method": self.predictor([]), **options}
+        parts = data.parts.map(begin_margin, None, settings)[0]
         if self.solver == "frank_wolfe":
             arrays = start_frank_wolfe(self._whole(data, parts)[0])
         else:
-            arrays = start_planes(data.parts, parts, settings.n_examples)
+            arrays = start_planes(data.parts, parts, n_examples)
         return State(zeros, self.iterations, arrays, parts)
 
     def _whole(self, data: Dataset, parts: Any) -> tuple[MarginProblem, Oracle]:
@@ -181,8 +182,7 @@ class MaxMargin(Learner):
         for kind, potential in potentials.items():
             as_affine(kind, potential)
         self.check_choices({"solver": SOLVERS})
-        if not 0 < real_number(self.ridge, "ridge") < np.inf:
-            raise PotentiaError(f"ridge must be positive and finite, not {self.ridge}.")
+        check_positive("ridge", self.ridge)
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_number("tol", self.tol)
@@ -204,13 +204,13 @@ def answers(problem: MarginProblem, oracle: Oracle, w: Floats) -> tuple[Floats, 
     Where an approximate oracle misses that an example's own labels are better than what it found, they are the answer.
     """
     design, (s, delta) = problem.design, oracle.answers(w)
-    found = np.empty(problem.n_examples)
-    margins(design, w, s, delta, found)
-    for k in np.flatnonzero(found < problem.true_loss):
+    losses = np.empty(problem.n_examples)
+    margins(design, w, s, delta, losses)
+    for k in np.flatnonzero(losses < problem.true_loss):
         first, last = design.row_ptr[k], design.row_ptr[k + 1]
-        own = slice(design.at[first], design.at[first] + entries_of(design, first, last))
-        s[own], delta[k], found[k] = design.truth[own], problem.true_loss[k], problem.true_loss[k]
-    return s, delta, found
+        entries = slice(design.at[first], design.at[first] + entries_of(design, first, last))
+        s[entries], delta[k], losses[k] = design.truth[entries], problem.true_loss[k], problem.true_loss[k]
+    return s, delta, losses
 
 
 # -- Frank-Wolfe -----------------------------------------------------------------------------------------------
@@ -258,11 +258,11 @@ def frank_wolfe(
     best, parameters = float(state["best"][0]), state["parameters"]
     if objective < best or best < value - _PRECISE * abs(value):
         best, parameters = objective, dual.w.copy()
-    found = {
+    new = {
         **state, "m": dual.m, "loss": dual.loss, "best": np.array([best]), "parameters": parameters,
         "set_entry": working.entry, "set_weight": working.weight, "set_loss": working.loss,
     }  # fmt: skip
-    return found, {"objective": best, "dual": value, "gap": best - value}
+    return new, {"objective": best, "dual": value, "gap": best - value}
 
 
 def check_frank_wolfe(problem: MarginProblem, state: Arrays, saved: Arrays) -> Arrays:
@@ -277,12 +277,12 @@ def check_frank_wolfe(problem: MarginProblem, state: Arrays, saved: Arrays) -> A
     return check_state(schema, saved)
 
 
-def _are_labellings(problem: MarginProblem, found: Mapping[str, Any]) -> bool:
+def _are_labellings(problem: MarginProblem, saved: Mapping[str, Any]) -> bool:
     """Whether every slot holds an entry of each of its regions, or -1 throughout and no weight.
 
     The first slot of an example is never empty.
     """
-    entry, weight, ptr = found["set_entry"], found["set_weight"], problem.region_ptr
+    entry, weight, ptr = saved["set_entry"], saved["set_weight"], problem.region_ptr
     sizes = np.repeat(np.diff(ptr), _SLOTS)
     slot = np.repeat(np.arange(len(sizes)), sizes)
     region = np.arange(len(entry)) - (np.cumsum(sizes) - sizes)[slot] + ptr[slot // _SLOTS]
@@ -364,11 +364,11 @@ def one_slack(parts: Backend, states: Any, state: Arrays) -> tuple[Arrays, dict[
     dual = float(offset @ weight - 0.5 * weight @ gram @ weight)
     idle = np.where(weight > 0, 0.0, idle + 1)
     used = idle < _PATIENCE
-    found = {
+    new = {
         **state, "planes": planes[used], "offset": offset[used], "weight": weight[used], "idle": idle[used],
         "best": np.array([best]), "parameters": parameters,
     }  # fmt: skip
-    return found, {"objective": best, "dual": dual, "gap": best - dual}
+    return new, {"objective": best, "dual": dual, "gap": best - dual}
 
 
 def check_planes(state: Arrays, saved: Arrays) -> Arrays:
@@ -378,7 +378,7 @@ def check_planes(state: Arrays, saved: Arrays) -> Arrays:
         "planes": Array("f8", ("planes", n)),
         "offset": Array("f8", ("planes",)),
         "weight": Array("f8", ("planes",), low=0.0),
-        "shares": Rule(lambda found: abs(found["weight"].sum() - 1.0) < _ROUNDING, "do not sum to one"),
+        "shares": Rule(lambda saved: abs(saved["weight"].sum() - 1.0) < _ROUNDING, "do not sum to one"),
         "idle": Array("f8", ("planes",), low=0.0),
         "best": Array("f8", (1,)),
         "parameters": Array("f8", (n,)),

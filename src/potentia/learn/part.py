@@ -19,7 +19,7 @@ from ..graph.structure import Graph, per_graph
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
-from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, Rows
+from ..potentials.problem import NO_LABELS, NO_ROWS, NO_WEIGHT, OnDemand, Rows
 
 #: Bytes that a variable takes in a layout, and a table entry in messages, biases and scores, on a binary grid.
 LAYOUT_BYTES, ENTRY_BYTES = 500, 24
@@ -119,7 +119,7 @@ class Part:
         masks: list[Bools | None] = [None] * len(examples)
         if drop_hidden:
             seen = [observed(example) for example in examples]
-            chosen = [k for k, own in enumerate(seen) if own.any()]
+            chosen = [k for k, mask in enumerate(seen) if mask.any()]
             examples, names = [examples[k] for k in chosen], [names[k] for k in chosen]
             masks = [None if seen[k].all() else seen[k] for k in chosen]
         self.examples, self.names = list(examples), list(names)
@@ -128,7 +128,7 @@ class Part:
         for example, mask in zip(examples, masks, strict=True):
             graph, rows = (example.graph, None) if mask is None else induced(example.graph, mask)
             graphs.append(graph)
-            self.kept.append(None if rows is None else {k: np.flatnonzero(own) for k, own in rows.items()})
+            self.kept.append(None if rows is None else {k: np.flatnonzero(taken) for k, taken in rows.items()})
         self.weighted = any(example.weights is not None for example in examples)
         self.shards = self._cut(graphs, masks)
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -229,10 +229,10 @@ class Part:
                 rows[kind] = slice(start, first[kind])
             labels, weights = [], []
             for i in group:
-                example, own = self.examples[i], slice(None) if masks[i] is None else masks[i]
+                example, chosen = self.examples[i], slice(None) if masks[i] is None else masks[i]
                 n = example.graph.n_variables
-                labels.append((np.full(n, -1) if example.labels is None else example.labels)[own])
-                weights.append((np.ones(n) if example.weights is None else example.weights)[own])
+                labels.append((np.full(n, -1) if example.labels is None else example.labels)[chosen])
+                weights.append((np.ones(n) if example.weights is None else example.weights)[chosen])
             joined = np.concatenate(weights) if self.weighted else None
             shards.append(Shard(union, union.graph, rows, np.concatenate(labels), joined))
         return shards
@@ -254,7 +254,7 @@ class Part:
     def _stack(self, kind: str, holders: Sequence[int]) -> Any:
         """The kind's features of the examples that have it below each other, (N, 0) if not all have some."""
         blocks = [_given(self.examples[i], kind, self.whole) for i in holders]
-        kept = [None if (own := self.kept[i]) is None else own[kind] for i in holders]
+        kept = [None if (taken := self.kept[i]) is None else taken[kind] for i in holders]
         lacking = next((i for i, block in zip(holders, blocks, strict=True) if block is None), None)
         if kind not in self.whole:
             if lacking is not None:
@@ -267,10 +267,10 @@ class Part:
             )
         sizes = [len(self.examples[i].graph.scopes[kind]) for i in holders]
         inputs = Inputs(blocks, sizes)
-        if all(own is None for own in kept):
+        if all(taken is None for taken in kept):
             return inputs
         first = np.cumsum([0, *sizes])
-        rows = [first[k] + (np.arange(sizes[k]) if own is None else own) for k, own in enumerate(kept)]
+        rows = [first[k] + (np.arange(sizes[k]) if taken is None else taken) for k, taken in enumerate(kept)]
         return inputs[np.concatenate(rows)]
 
     def kind_facts(self, kind: str) -> KindFacts:
@@ -301,6 +301,7 @@ def table_entries(graph: Graph, example: Example) -> int:
 
 @per_graph
 def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
+    """Table entries of a graph where kinds in `varied` have a table per region."""
     total = 0
     for kind, scope in graph.scopes.items():
         if len(scope):
@@ -394,7 +395,7 @@ class PartRecipe:
             len(part.examples),
             len(examples),
             n_states,
-            same and all(own is None for own in part.kept),
+            same and all(taken is None for taken in part.kept),
         )
         return part
 
@@ -403,9 +404,9 @@ def _class_weighted(examples: Sequence[Example], factors: Floats) -> list[Exampl
     """The examples with every variable's weight multiplied by that of its label."""
     weighted = []
     for e in examples:
-        own = np.ones(e.graph.n_variables) if e.weights is None else e.weights
+        weights = np.ones(e.graph.n_variables) if e.weights is None else e.weights
         factor = 1.0 if e.labels is None else np.where(e.labels >= 0, factors[np.maximum(e.labels, 0)], 1.0)
-        weighted.append(Example(e.graph, e.features, e.labels, own * factor, e.name, e.inputs))
+        weighted.append(Example(e.graph, e.features, e.labels, weights * factor, e.name, e.inputs))
     return weighted
 
 
@@ -428,6 +429,7 @@ def _bare(graph: Graph) -> Bools:
 
 @per_graph
 def _completed(graph: Graph) -> Graph:
+    """The graph with single-variable regions for its bare variables, one kind per number of states."""
     regions, bare = dict(graph.scopes), _bare(graph)
     for states in np.unique(graph.n_states[bare]):
         rows = np.flatnonzero(bare & (graph.n_states == states))
@@ -438,46 +440,41 @@ def _completed(graph: Graph) -> Graph:
 # -- Delta -----------------------------------------------------------------------------------------------------
 
 
-class Hamming:
-    """1 for every wrong state of a labelled variable, (N, K), made on demand."""
+def hamming(targets: Ints, n_states: int) -> OnDemand:
+    """1 for every wrong state of a labelled variable, (N, K)."""
 
-    def __init__(self, targets: Ints, n_states: int) -> None:
-        self._targets, self.shape = targets, (len(targets), n_states)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: Any) -> Floats:
-        targets = self._targets[rows]
-        wrong = np.ones((len(targets), self.shape[1]))
-        known = np.flatnonzero(targets >= 0)
-        wrong[known, targets[known]] = 0.0
-        wrong[targets < 0] = 0.0
+    def make(rows: Any) -> Floats:
+        """1 for every wrong state of some rows, 0 throughout where the label is hidden."""
+        wrong = np.repeat(targets[rows, None] >= 0, n_states, axis=1).astype(np.float64)
+        known = np.flatnonzero(targets[rows] >= 0)
+        wrong[known, targets[rows][known]] = 0.0
         return wrong
+
+    return OnDemand((len(targets), n_states), make)
 
 
 def delta_tables(part: Part, delta: Any) -> dict[str, Any]:
     """Delta per kind (N, K), None if it is zero: Hamming on single-variable kinds, or a user's of all examples."""
     if delta == "hamming":
         return {
-            kind: Hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
+            kind: hamming(part.targets[kind], shape[0]) if len(shape) == 1 else None
             for kind, shape in part.shapes.items()
         }
     if delta is None:
         return dict.fromkeys(part.shapes)
-    given = [_checked_delta(delta(example), example, part.shapes) for example in part.examples]
-    found: dict[str, Floats | None] = {}
+    by_example = [_checked_delta(delta(example), example, part.shapes) for example in part.examples]
+    joined: dict[str, Floats | None] = {}
     for kind, shape in part.shapes.items():
-        if not any(kind in own for own in given):
-            found[kind] = None
+        if not any(kind in of_example for of_example in by_example):
+            joined[kind] = None
             continue
         tables = [np.zeros((0, part.n_outputs[kind]))]
-        for own, example, kept in zip(given, part.examples, part.kept, strict=True):
-            table = own.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
+        for of_example, example, kept in zip(by_example, part.examples, part.kept, strict=True):
+            table = of_example.get(kind, np.zeros((len(example.graph.scopes.get(kind, ())), *shape)))
             rows = slice(None) if kept is None else kept.get(kind, slice(None))
             tables.append(table[rows].reshape(-1, part.n_outputs[kind]))
-        found[kind] = np.concatenate(tables)
-    return found
+        joined[kind] = np.concatenate(tables)
+    return joined
 
 
 def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
@@ -486,13 +483,13 @@ def _checked_delta(tables: Any, example: Example, shapes: Mapping[str, tuple[int
         raise PotentiaError(f"delta must return {{kind: table}}, not a {type(tables).__name__}.")
     if example.labels is None or np.any(example.labels < 0):
         raise PotentiaError("a custom delta requires examples without hidden labels.")
-    scopes, found = example.graph.scopes, {}
-    for kind, given in tables.items():
+    scopes, checked = example.graph.scopes, {}
+    for kind, values in tables.items():
         if kind not in scopes or kind not in shapes:
             raise PotentiaError(f"delta names kind {kind!r}, but the graph has {', '.join(scopes)}.")
-        table, shape = np.asarray(given, dtype=float), (len(scopes[kind]), *shapes[kind])
+        table, shape = np.asarray(values, dtype=float), (len(scopes[kind]), *shapes[kind])
         if table.shape != shape or not np.all(np.isfinite(table)):
             got = "one that is not finite" if table.shape == shape else str(table.shape)
             raise PotentiaError(f"delta must give a finite table of shape {shape} for {kind!r}, not {got}.")
-        found[kind] = table
-    return found
+        checked[kind] = table
+    return checked

@@ -92,12 +92,13 @@ def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> 
 
 
 def _items(items: Any) -> list[Any]:
+    """The parts as a list: files of a folder, partitions of a bag, or the items themselves."""
     if isinstance(items, str | os.PathLike):
         folder = Path(items)
-        found = sorted(folder.glob(f"{_STEM}*{ENDING}")) if folder.is_dir() else [folder]
-        if not found:
+        paths = sorted(folder.glob(f"{_STEM}*{ENDING}")) if folder.is_dir() else [folder]
+        if not paths:
             raise PotentiaError(f"{folder} holds no files named {_STEM}*{ENDING}.")
-        return list(found)
+        return list(paths)
     if hasattr(items, "to_delayed"):
         return list(items.to_delayed())
     if isinstance(items, Parts) or not isinstance(items, Iterable):
@@ -106,6 +107,7 @@ def _items(items: Any) -> list[Any]:
 
 
 def _source(item: Any) -> Source:
+    """The source of a part: a file, a delayed object or a function."""
     if isinstance(item, str | os.PathLike):
         path = os.path.abspath(item)
         return Loaded(partial(read_part, path), path, path)
@@ -211,6 +213,7 @@ def write_part(path: str | os.PathLike[str], examples: Sequence[Example]) -> Non
 
 
 def _joined(arrays: Sequence[Any], dtype: Any) -> Any:
+    """Arrays one after another, of one type also where there are none."""
     return np.concatenate([np.zeros(0, dtype), *arrays], dtype=dtype)
 
 
@@ -248,16 +251,17 @@ def read_part(path: str | os.PathLike[str]) -> list[Example]:
     """The examples that `write_part` wrote; what the file holds is checked before it is used."""
     with reading(path):
         content, arrays = read_file(path, KIND)
-        found = check(_CONTENT, content, KIND)
+        meta_data = check(_CONTENT, content, KIND)
         flat = {name: _Cursor(array, name) for name, array in check(_FLAT, arrays, KIND).items()}
-        graphs = _read_graphs(found["graphs"], flat)
-        matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(found["matrices"])]
-        given = (arrays.get(f"input{k}") for k in itertools.count())
-        inputs = list(itertools.takewhile(lambda array: array is not None, given))
-        return [_read_example(meta, graphs, matrices, inputs, flat) for meta in found["examples"]]
+        graphs = _read_graphs(meta_data["graphs"], flat)
+        matrices = [_matrix(number, meta, arrays) for number, meta in enumerate(meta_data["matrices"])]
+        stored = (arrays.get(f"input{k}") for k in itertools.count())
+        inputs = list(itertools.takewhile(lambda array: array is not None, stored))
+        return [_read_example(meta, graphs, matrices, inputs, flat) for meta in meta_data["examples"]]
 
 
 def _read_graphs(metas: Sequence[Mapping[str, Any]], flat: Mapping[str, _Cursor]) -> list[Graph]:
+    """The graphs of a file, unions made of those before them."""
     graphs: list[Graph] = []
     for meta in metas:
         states = flat["n_states"].take(meta["n_variables"])
@@ -292,6 +296,7 @@ def _read_example(
     inputs: Sequence[Any],
     flat: Mapping[str, _Cursor],
 ) -> Example:
+    """An example from its description and the next entries of the file's arrays."""
     graph: Graph = _chosen(graphs, meta["graph"], "graph")
     features = {}
     for kind, number in meta["features"].items():
@@ -305,12 +310,14 @@ def _read_example(
 
 
 def _chosen(items: Sequence[Any], number: int, what: str) -> Any:
+    """The item that a file names by number; refuses numbers beyond the last."""
     if number >= len(items):
         raise PotentiaError(f"the saved part is damaged: it names {what} {number} of {len(items)}.")
     return items[number]
 
 
 def _matrix(number: int, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> _Cursor:
+    """A cursor over the rows of a feature matrix, dense or CSR."""
     name, columns = f"matrix{number}", meta["columns"]
     if not meta["sparse"]:
         schema: Schema = {f"{name}/values": Array("f4 f8", ("*", columns))}

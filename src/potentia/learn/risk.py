@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
-from ..base.types import PotentiaError, check_count, check_number, real_number, shown
+from ..base.types import PotentiaError, check_count, check_number, check_positive
 from ..features.parts import Examples
 from ..gradients.base import Gradient, Loss
 from ..gradients.entry import gradient_of
@@ -185,6 +185,7 @@ class MarginalRisk(Learner):
         return int(stages[stage, 0]), int(stages[stage, 1]), stage + 1 == len(stages)
 
     def _n_batches(self, number: int) -> int:
+        """Batches of a pass over `number` examples."""
         return -(-number // (self.batch or number))
 
     def _open(self, data: Dataset, state: State, stage: int) -> State:
@@ -264,8 +265,7 @@ class MarginalRisk(Learner):
         for name in ("incremental", "batch"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
-        if not 0 < real_number(self.rate, "rate") < np.inf:
-            raise PotentiaError(f"rate must be positive and finite, not {shown(self.rate)}.")
+        check_positive("rate", self.rate)
 
 
 def _rows_of(state: State, number: int) -> list[Row]:
@@ -288,8 +288,8 @@ def _fewest(data: Dataset) -> int:
     kinds: dict[str, int] = {}
     labelled: int | None = None
     first = 0
-    for (own, seen), size in zip(data.parts.map(first_examples, None)[1], data.n_given, strict=True):
-        for kind, number in own.items():
+    for (of_part, seen), size in zip(data.parts.map(first_examples, None)[1], data.n_given, strict=True):
+        for kind, number in of_part.items():
             kinds.setdefault(kind, first + number)
         if labelled is None and seen is not None:
             labelled = first + seen

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class RiskSettings:
         return converging and self.gradient.at_fixed_point
 
     def on_one_thread(self) -> RiskSettings:
-        """The same with inference on one thread, where threads share out the shards."""
+        """These settings with inference on one thread, where threads share out the shards."""
         clamped = None if self.clamped is None else self.clamped.on_one_thread()
         return replace(self, inference=self.inference.on_one_thread(), clamped=clamped)
 
@@ -58,20 +58,8 @@ class RiskSettings:
 PartRisk = tuple[float, dict[str, Floats], dict[str, int]]
 
 
-class Stage(NamedTuple):
-    """Which examples of a part take part: the first `limit`; `first` is the number of the part's first example.
-
-    Batch b of `n_batches` has every example whose number leaves b when divided by n_batches.
-    """
-
-    first: int
-    limit: int
-    n_batches: int = 1
-
-    def chosen(self, batch: int | None) -> list[int]:
-        """The part's examples of a batch, or of all batches."""
-        own = range(self.limit)
-        return [i for i in own if batch is None or (self.first + i) % self.n_batches == batch]
+#: The examples of a part that take part, by batch: batch b of n has every example whose number leaves b modulo n.
+Stage = tuple[range, ...]
 
 
 # -- functions of a part and its state -------------------------------------------------------------------------
@@ -89,9 +77,9 @@ def first_examples(part: Part, state: PartState) -> tuple[PartState, tuple[dict[
 
 
 def open_stage(part: Part, state: PartState, stage: Stage, settings: RiskSettings) -> tuple[PartState, Floats]:
-    """Nothing is remembered of earlier inference; the weight of the labelled variables of each batch."""
-    new, totals = {"settings": settings, "stage": stage}, np.zeros(stage.n_batches)
-    for batch in range(stage.n_batches):
+    """A state without starts of inference, and the weight of the labelled variables of each batch."""
+    new, totals = {"settings": settings, "stage": stage}, np.zeros(len(stage))
+    for batch in range(len(stage)):
         for shard in _chosen(part, new, batch).shards:
             seen = shard.labels >= 0
             totals[batch] += float(seen.sum() if shard.weights is None else shard.weights[seen].sum())
@@ -101,7 +89,7 @@ def open_stage(part: Part, state: PartState, stage: Stage, settings: RiskSetting
 def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
     """The examples of a batch, or of all batches, as a part."""
     stage: Stage = state["stage"]
-    numbers = stage.chosen(batch)
+    numbers = range(sum(map(len, stage))) if batch is None else stage[batch]
     if len(numbers) == len(part.examples):
         return part
     batches = part.cached("batches", dict[tuple[Stage, int | None], Part])
@@ -156,8 +144,8 @@ def evaluate_batch(
             if len(scores[kind]) < part.n_rows(kind):
                 d_shared[kind] = d_theta[kind].reshape(1, -1)
             else:
-                own = d_scores[kind][shard.rows[kind]]
-                own[...] = d_theta[kind].reshape(own.shape)
+                d_rows = d_scores[kind][shard.rows[kind]]
+                d_rows[...] = d_theta[kind].reshape(d_rows.shape)
         return value, d_shared, methods.doubt(), methods.next_starts()
 
     shared: dict[str, Floats] = {}
@@ -189,7 +177,7 @@ def restored_starts(part: Part, state: PartState, saved: Mapping[str, Any]) -> t
     """The state with what `saved_starts` gave."""
     stage: Stage = state["stage"]
     starts: dict[str, Any] = {}
-    for batch in range(stage.n_batches):
+    for batch in range(len(stage)):
         for number, shard in enumerate(_chosen(part, state, batch).shards):
             head = f"{batch}/{number}/"
             checked = check_starts(shard.graph, prefixed(saved, head))
@@ -251,16 +239,16 @@ def begin_potentials(
     for kind, potential in potentials.items():
         if potential.is_fitted:
             continue
-        own = copy.copy(potential)
-        if ridge is not None and "ridge" in own.get_params(deep=False):
-            own.set_params(ridge=ridge)
-        own.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
+        template = copy.copy(potential)
+        if ridge is not None and "ridge" in template.get_params(deep=False):
+            template.set_params(ridge=ridge)
+        template.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
         if independent and len(data.shapes[kind]) == 1 and potential.differentiable:
             labelled = data.selection(kind, partial(chosen_rows, kind=kind, labelled=True), states)
             if labelled.n_rows:
-                own.fit_problem(labelled)
+                template.fit_problem(labelled)
         begun[kind] = copy.copy(potential)
-        begun[kind].__dict__.update(own._fitted())
+        begun[kind].__dict__.update(template._fitted())
     return begun
 
 
@@ -272,7 +260,7 @@ def open_parts(data: Dataset, options: MarginalRisk, number: int, n_batches: int
     )  # fmt: skip
     starts = [0, *itertools.accumulate(data.n_given)]
     stages = [
-        Stage(first, min(max(number - first, 0), size), n_batches)
+        tuple(range((b - first) % n_batches, min(max(number - first, 0), size), n_batches) for b in range(n_batches))
         for first, size in zip(starts, data.n_given, strict=False)
     ]
     states, totals = data.parts.map(open_stage, None, settings, own=stages)

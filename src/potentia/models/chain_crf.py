@@ -319,6 +319,7 @@ class ChainCRF(ChainPredictor):
     # -- checks --------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        """Refuse bad options."""
         for name in ("c1", "c2", "min_freq", "delta"):
             check_number(name, getattr(self, name))
         check_count("max_iterations", self.max_iterations)

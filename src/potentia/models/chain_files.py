@@ -176,6 +176,7 @@ def crfsuite_bytes(chain: StoredChain) -> bytes:
 
 
 def _chunk(name: bytes, body: bytes) -> bytes:
+    """A chunk of a CRFsuite file: name, length, body."""
     return name + struct.pack("<I", len(body) + 8) + body
 
 
@@ -235,6 +236,7 @@ def lookup3(key: bytes) -> int:
 
 
 def _turned(word: int, by: int) -> int:
+    """A 32-bit word rotated left."""
     return (word << by | word >> (32 - by)) & 0xFFFFFFFF
 
 
@@ -288,11 +290,13 @@ def _hexadecimal(weight: float) -> str:
 
 
 def _quoted(texts: Iterable[str]) -> list[bytes]:
+    """Texts as netstrings, one per line."""
     encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
     return [b"%d:%s,\n" % (len(text), text) for text in encoded]
 
 
 def _quarks(path: Path, data: bytes, at: int, what: str) -> tuple[list[str], int]:
+    """The list of names at a place of a Wapiti file, and where it ends."""
     head = re.compile(rb"#qrk#(\d{1,9})\n").match(data, at)
     if not head:
         _damaged(path, f"there is no list of {what} where one should be")
@@ -362,6 +366,7 @@ def read_crfpp(path: Any) -> StoredChain:
 
 
 def _number(path: Path, head: dict[str, str], name: str) -> float:
+    """A finite number of the file's head."""
     try:
         value = float(head[name])
     except (KeyError, ValueError):
@@ -447,16 +452,19 @@ def write_bytes(path: Any, data: bytes) -> None:
 
 
 def _word(path: Path, data: bytes, at: int) -> int:
+    """The 32-bit word at a place of the file."""
     if at + 4 > len(data):
         _damaged(path, "it ends too early")
     return int(struct.unpack_from("<I", data, at)[0])
 
 
 def _no_weights() -> tuple[Ints, Ints, Floats]:
+    """Owners, labels and weights of no entries."""
     return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
 
 
 def _sparse(path: Path, owner: Ints, label: Ints, weight: Floats, n: int) -> SparseWeights:
+    """Weights by attribute; refuses two for one label."""
     rows = SparseWeights.of(owner, label, weight, n)
     twice = (np.diff(rows.owner) == 0) & (np.diff(rows.code) == 0)
     if twice.any():
@@ -465,4 +473,5 @@ def _sparse(path: Path, owner: Ints, label: Ints, weight: Floats, n: int) -> Spa
 
 
 def _damaged(path: Path, why: str) -> NoReturn:
+    """Raise the error for a damaged file."""
     raise PotentiaError(f"{path} is damaged: {why}.")

@@ -311,6 +311,7 @@ class ChainModel(Registered, Params):
         return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
     def _check_fitted(self) -> None:
+        """Refuse a model that was never fitted."""
         if not hasattr(self, "weights_"):
             raise PotentiaError("this ChainCRF is not fitted: call fit first.")
 

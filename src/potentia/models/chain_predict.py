@@ -64,6 +64,7 @@ class ChainPredictor(ChainModel):
         return iterate_anywhere(partial(_apply, method), sources)
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
+        """Labels of sequences, by `decode`."""
         tables, tokens, dense = self._encoded(given)
         threads, names, choices = thread_count(self.threads), self.classes_, self._choices(given.y, tokens)
         if self.decode == "mpm":
@@ -84,6 +85,7 @@ class ChainPredictor(ChainModel):
         return list(chain.from_iterable(self._by_part(X, self._predict_marginals, allowed)))
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
+        """Marginals of every token as {label: probability}."""
         tables, tokens, dense = self._encoded(given)
         choices = self._choices(given.y, tokens)
         rows = marginals(tables, tokens, dense, thread_count(self.threads), given.first, choices)[0].tolist()
@@ -250,6 +252,7 @@ class ChainPredictor(ChainModel):
         return right / known
 
     def _count(self, given: Sequences) -> tuple[int, int]:
+        """How many tokens of sequences are predicted right, and how many there are."""
         return _compare(self._predict(given), [] if given.y is None else given.y, self.classes_)
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
 
 from ..base.backend import CLUSTER, Local, releasing
-from ..base.files import new_folder
+from ..base.files import naming, new_folder
 from ..base.html import facts_table
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
 from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
 from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check
 from ..base.types import (
+    ArrayLike,
     Floats,
     Ints,
     PotentiaError,
@@ -41,6 +42,8 @@ from ..learn.part import Part
 from ..potentials.base import Potential
 
 DECODES = ("mpm", "map")
+#: Known labels of each example, or whether the examples' own are observed.
+Observed = Sequence[ArrayLike | None] | bool
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
 _SUCH = {"learner": "a Learner, such as pt.IteratedLogistic()", "inference": "an Inference, such as pt.TRW()"}
@@ -158,30 +161,41 @@ class CRF(Registered):
     # -- predicting ----------------------------------------------------------------------------------------
 
     @overload
-    def predict(self, examples: Examples, *, out: None = None) -> list[Ints]: ...
+    def predict(self, examples: Examples, *, observed: Observed = False, out: None = None) -> list[Ints]: ...
 
     @overload
-    def predict(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+    def predict(self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str]) -> list[Path]: ...
 
-    def predict(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
+    def predict(
+        self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str] | None = None
+    ) -> list[Any]:
         """A label array per example, by `decode`.
 
-        out: a folder for one file per part, readable by `numpy.load`, with an array per example; the files are
-        returned. On a cluster the workers write them.
+        Args:
+            observed: known labels of each example, (n_variables,) with -1 where unknown, or None; the others are
+                predicted given these. True takes the labels that the examples have.
+            out: a folder for one file per part, readable by `numpy.load`, with an array per example; the files are
+                returned. On a cluster the workers write them.
         """
         self._check()
-        return self._over(examples, None, out)
+        return self._over(examples, None, out, observed)
 
     @overload
-    def predict_marginals(self, examples: Examples, *, out: None = None) -> list[Floats]: ...
+    def predict_marginals(
+        self, examples: Examples, *, observed: Observed = False, out: None = None
+    ) -> list[Floats]: ...
 
     @overload
-    def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str]) -> list[Path]: ...
+    def predict_marginals(
+        self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str]
+    ) -> list[Path]: ...
 
-    def predict_marginals(self, examples: Examples, *, out: str | os.PathLike[str] | None = None) -> list[Any]:
-        """Marginals of every variable per example, (n_variables, max states); `out` is as in `predict`."""
+    def predict_marginals(
+        self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str] | None = None
+    ) -> list[Any]:
+        """Marginals of every variable per example, (n_variables, max states); options are as in `predict`."""
         self._check()
-        return self._over(examples, "marginals", out)
+        return self._over(examples, "marginals", out, observed)
 
     @property
     def inference_(self) -> Inference:
@@ -220,18 +234,25 @@ class CRF(Registered):
         return part
 
     def _predictor(self, decode: str | None = None) -> Predictor:
+        """What turns parts into predictions with the fitted potentials."""
         decode = decode or self.decode or (self.learner or IteratedLogistic).decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
     def _gathered(self, examples: Examples, here: bool = False) -> Dataset:
+        """The examples in parts, checked against the fitted potentials."""
         if not hasattr(self, "potentials_"):
             raise PotentiaError("this CRF is not fitted: call fit first.")
         return _gathered(list_examples(examples), self.potentials_, self.shapes_, here)
 
-    def _over(self, examples: Examples, decode: str | None, out: str | os.PathLike[str] | None) -> list[Any]:
+    def _over(
+        self, examples: Examples, decode: str | None, out: str | os.PathLike[str] | None, observed: Observed
+    ) -> list[Any]:
         """Labels or marginals of each example, or the files that they were written to."""
+        clamp = observed is not False
+        if clamp and observed is not True:
+            examples = _observing(list_examples(examples), observed)
         with releasing():
-            parts, predictor = self._gathered(examples).parts, self._predictor(decode)
+            parts, predictor = self._gathered(examples).parts, self._predictor(decode)._replace(clamp=clamp)
             if out is None:
                 by_part = parts.map(predict, None, predictor)[1]
                 return [values for part in by_part for values in part]
@@ -353,6 +374,7 @@ class CRF(Registered):
         return f"CRF({', '.join(shown)})"
 
     def _check(self) -> None:
+        """Refuse wrong types of constructor arguments."""
         if not isinstance(self.potentials, Mapping) or not self.potentials:
             raise PotentiaError("potentials must map each kind to a potential.")
         for kind, potential in self.potentials.items():
@@ -369,6 +391,7 @@ class CRF(Registered):
             check_choice("decode", self.decode, DECODES)
 
     def _repr_html_(self) -> str:
+        """The model's parts and how its training ended as a table, for notebooks."""
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
         facts["learner"] = repr(self.learner or IteratedLogistic())
         if hasattr(self, "history_"):
@@ -390,6 +413,20 @@ def _gathered(
             )
         potentials[kind].check_features(data.n_features[kind])
     return data
+
+
+def _observing(examples: Examples, observed: Any) -> list[Example]:
+    """The examples with the given labels, for predictions that are conditioned on them."""
+    if isinstance(examples, Parts):
+        raise PotentiaError("examples in parts have their own labels: give observed=True.")
+    if not hasattr(observed, "__len__") or len(observed) != len(examples):
+        found = f"{len(observed)}" if hasattr(observed, "__len__") else f"one {type(observed).__name__}"
+        raise PotentiaError(f"observed must have an array of labels for each of {len(examples)} examples, not {found}.")
+    relabelled = []
+    for number, (example, labels) in enumerate(zip(examples, observed, strict=True)):
+        with naming(f"observed[{number}]"):
+            relabelled.append(example.with_labels(labels))
+    return relabelled
 
 
 def _score(data: Dataset, predictor: Predictor, states: Any = None) -> float:

@@ -47,6 +47,7 @@ class LightGBM(Potential):
     seed: int = 0
 
     def _begin(self, problem: Problem) -> None:
+        """No trees: the zero function."""
         if problem.n_features == 0:
             raise PotentiaError("LightGBM needs at least one feature, x has none.")
         if problem.n_outputs < 2:
@@ -54,6 +55,7 @@ class LightGBM(Potential):
         self.models_: list[str] = []
 
     def _fit(self, problem: Problem) -> None:
+        """Boost trees on all rows, starting from the earlier trees' scores and the bias."""
         lightgbm = _import_lightgbm()
         rows = problem.draw(slice(None))
         if not np.any(rows.x != rows.x[:1]):
@@ -78,6 +80,7 @@ class LightGBM(Potential):
         self.models_ = [*self.models_, booster.model_to_string()]
 
     def _settings(self) -> dict[str, Any]:
+        """LightGBM's parameters; `params` come last and override them."""
         return {
             "num_class": self.n_outputs_,
             "learning_rate": self.learning_rate,
@@ -100,6 +103,7 @@ class LightGBM(Potential):
             self._parsed = list(self.models_)
 
     def _scores(self, x: Any) -> Floats:
+        """The sum over boosters of their raw scores."""
         self.ready(len(x))
         scores = np.zeros((len(x), self.n_outputs_))
         for booster in self._boosters:
@@ -108,6 +112,7 @@ class LightGBM(Potential):
 
 
 def _import_lightgbm() -> Any:
+    """The module, or a sentence that says how to install it."""
     try:
         import lightgbm
     except ImportError:
@@ -123,6 +128,7 @@ def _slopes(rows: Batch, n_outputs: int) -> Callable[[Floats, Any], tuple[Floats
     target = rows.soft if len(rows.soft) else np.eye(n_outputs)[rows.labels]
 
     def of(scores: Floats, data: Any) -> tuple[Floats, Floats]:
+        """Gradient and a bounded second derivative of the logistic loss, (N, K) each."""
         beliefs = softmax(scores, axis=1)
         curvature = np.maximum(beliefs * (1.0 - beliefs), _LEAST_CURVATURE)
         return weight[:, None] * (beliefs - target), weight[:, None] * curvature
@@ -163,14 +169,17 @@ def checked_text(text: str, n_features: int, n_outputs: int) -> str:
 
 
 def _fields(block: str) -> Fields:
+    """The lines "name=value" of a block of LightGBM's text format."""
     return dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
 
 
 def _lines(fields: Fields, names: tuple[str, ...]) -> str:
+    """The fields of these names as lines "name=value"."""
     return "".join(f"{name}={fields[name]}\n" for name in names if name in fields)
 
 
 def _fits(head: Fields, n_features: int, n_outputs: int) -> bool:
+    """Whether a saved booster has this number of features and outputs."""
     numbers = [int(head[name]) for name in ("num_class", "num_tree_per_iteration", "max_feature_idx")]
     names = head["feature_names"].split(" ")
     return numbers == [n_outputs, n_outputs, n_features - 1] and len(names) == n_features and all(names)

@@ -62,6 +62,7 @@ class Potential(Params, Registered, ABC):
     def _scores(self, x: Any) -> Floats: ...
 
     def _fit(self, problem: Problem) -> float | None:
+        """Lower the loss of a problem's rows; the penalised loss reached, or None to have it computed."""
         raise NotImplementedError(f"{type(self).__name__} must define _fit.")
 
     def penalty(self) -> float:
@@ -140,6 +141,7 @@ class Potential(Params, Registered, ABC):
             raise PotentiaError(f"out must have shape {shape}, got {scores.shape}.")
 
         def fill(rows: slice) -> None:
+            """Compute the scores of some rows."""
             scores[rows] = self._scores(x[rows])
 
         self.ready(shape[0])
@@ -191,6 +193,7 @@ class Potential(Params, Registered, ABC):
         return float(problem.sum(loss, width=self._width(), threaded=self.threaded))
 
     def _loss_of(self, batch: Batch) -> float:
+        """The summed loss of some rows."""
         return batch.loss(self._scores(batch.x))
 
     def _kept_loss(self, batch: Batch) -> float:
@@ -221,9 +224,11 @@ class Potential(Params, Registered, ABC):
         return self.n_features_ + 3 * self.n_outputs_
 
     def _fitted(self) -> dict[str, Any]:
+        """What fits have learned, by name: attributes that end with an underscore."""
         return {name: value for name, value in vars(self).items() if name.endswith("_")}
 
     def _check_fitted(self) -> None:
+        """Refuse a potential that was never fitted."""
         if not self.is_fitted:
             raise PotentiaError(f"{type(self).__name__} is not fitted: call fit or start first.")
 
@@ -232,6 +237,7 @@ class Potential(Params, Registered, ABC):
         self._check_sizes(n_features, self.n_outputs_)
 
     def _check_sizes(self, n_features: int, n_outputs: int) -> None:
+        """Refuse other numbers of features or configurations than it was fitted on."""
         name = type(self).__name__
         if n_features != self.n_features_:
             raise PotentiaError(f"x has {n_features} features but {name} was fitted on {self.n_features_}.")
@@ -296,6 +302,7 @@ class Differentiable(Potential):
             return self._vjp(x[:], d_scores)
 
         def of(rows: slice) -> Floats:
+            """The gradient that some rows contribute."""
             return self._vjp(x[rows], d_scores[rows])
 
         gradient = sum_chunks(of, n_rows, self._width(), self.threaded, ptr=example_ptr(x))
@@ -319,6 +326,7 @@ class Differentiable(Potential):
         check_number("tol", tol)
 
         def objective(vector: Floats) -> tuple[float, Floats]:
+            """Mean penalised loss and its gradient at a vector of parameters."""
             self.parameters = vector
             value, gradient = self.loss_and_gradient(problem)
             penalty, d_penalty = self.penalty_and_gradient()
@@ -343,6 +351,7 @@ class Differentiable(Potential):
         return loss, self._vjp(batch.x, slope)
 
     def _checked(self, vector: Floats) -> Floats:
+        """A vector of parameters as floats of the right length."""
         values = np.asarray(vector, dtype=np.float64)
         if values.shape != (self.n_parameters,):
             raise PotentiaError(f"parameters must have shape ({self.n_parameters},), got {values.shape}.")

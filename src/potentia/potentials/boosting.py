@@ -106,11 +106,13 @@ class Growth:
         outputs = self._limits, sums, self._gains, self._cuts
 
         def count(first: int, last: int) -> None:
+            """Sum the statistics of the leaf's rows per bin of features first .. last - 1, and find their best cuts."""
             rows = self._order[leaf.start : leaf.stop]
             where = self.n_outputs, self._bin_ptr, first, last
             measure(self._codes, self._statistics, *where, rows, *outputs)
 
         def subtract(first: int, last: int) -> None:
+            """The same sums as those of the parent less those of the sibling."""
             assert counted is not None
             measure_rest(self._pool[counted.slot], self.n_outputs, self._bin_ptr, first, last, *outputs)
 
@@ -206,9 +208,11 @@ class Rounds:
         return batch, codes, _before(batch, codes, self.before) + self.added().scores(codes)
 
     def _residual(self, batch: Batch, scores: Floats) -> Floats:
+        """Minus the gradient of the loss at these scores, (n, K)."""
         residual = np.empty_like(scores)
 
         def fill(rows: slice) -> None:
+            """Compute it for some rows."""
             parts = [array[rows] if len(array) else array for array in batch.targets]
             loss_rows(scores[rows], *parts, residual[rows])
 
@@ -230,6 +234,7 @@ class Rounds:
         how = self.options.refit, _LEAF_TOL, values
 
         def fit(first: int, last: int) -> None:
+            """Fit the vectors of leaves first .. last - 1."""
             targets = batch.labels, batch.soft, batch.weight
             fit_leaves(rows, *targets, tree.order, tree.spans[first:last], *how)
 
@@ -352,10 +357,12 @@ class Boosting(Potential):
 
     @forest.setter
     def forest(self, forest: TreeEnsemble) -> None:
+        """Take other trees."""
         self.nodes_, self.values_ = forest.nodes, forest.values
         self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
     def _begin(self, problem: Problem) -> None:
+        """No trees, and no edges of bins yet."""
         if not 1 <= problem.n_features <= _MAX_FEATURES:
             raise PotentiaError(
                 f"Boosting needs 1 to {_MAX_FEATURES} features, x has shape {(problem.n_rows, problem.n_features)}."
@@ -364,6 +371,7 @@ class Boosting(Potential):
         self.forest = TreeEnsemble.empty(problem.n_outputs)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
+        """Add rounds of trees, times the share of them that has the lowest loss on all rows."""
         check_count("seed", self.seed)
         rng = np.random.default_rng([self.seed, self.n_fits_])
         before = problem.sum(self._kept_loss, width=self._width()) if self.restart else None
@@ -406,6 +414,7 @@ class Boosting(Potential):
             self.forest.add_to(scores, encode(x, self.edges_), n_trees)
 
     def _check_rules(self) -> None:
+        """Refuse options of growth that are out of bounds."""
         for name in ("shrinkage", "min_split"):
             check_number(name, getattr(self, name), 0.0, 1.0)
         for name, least in (("rounds", 0), ("more_rounds", 0), ("bins", 2)):
@@ -431,6 +440,7 @@ class Boosting(Potential):
         return table if values is self.values_ else None
 
     def _scores(self, x: Any) -> Floats:
+        """The sum of the trees' leaf vectors, looked up where combinations of codes are few."""
         codes = encode(x, self.edges_)
         table = self._tabulated()
         return self.forest.scores(codes) if table is None else table[cell_of(codes, count_bins(self.edges_))]

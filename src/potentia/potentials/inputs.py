@@ -52,6 +52,7 @@ class Inputs:
 
     @property
     def _numbers(self) -> Ints:
+        """Numbers of the regions that are rows, counted over all examples."""
         return np.arange(len(self)) if self.rows is None else self.rows
 
     @lazy
@@ -149,6 +150,7 @@ class Stack:
         return x
 
     def _piece(self, block: int, start: int, stop: int) -> Any:
+        """Rows start .. stop - 1 of one matrix, of those that take part."""
         chosen = self._rows[block]
         return self._blocks[block][slice(start, stop) if chosen is None else chosen[start:stop]]
 

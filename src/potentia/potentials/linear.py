@@ -86,6 +86,7 @@ class Linear(Differentiable):
         return self.table_[-1] if self.intercept else np.zeros(self.n_outputs_)
 
     def _begin(self, problem: Problem) -> None:
+        """Zero weights in a basis in which the rows' features are decorrelated."""
         check_number("ridge", self.ridge)
         self.transformer_ = None
         if self.transformer is not None:
@@ -142,6 +143,7 @@ class Linear(Differentiable):
         return product.toarray() if sparse else product, total, stored
 
     def _expand(self, x: Any) -> Any:
+        """The transformer's features of rows, or the rows themselves."""
         if self.transformer_ is None:
             return x
         try:
@@ -152,6 +154,7 @@ class Linear(Differentiable):
             ) from None
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
+        """L-BFGS over the coordinates of the weights."""
         return self.minimise(problem, self.max_iter, self.tol)
 
     def loss_and_gradient(self, problem: Problem) -> tuple[float, Floats]:
@@ -173,6 +176,7 @@ class Linear(Differentiable):
         return loss, d_table
 
     def _scores(self, x: Any) -> Floats:
+        """x W + b."""
         return self._expand(x) @ self.coef_ + self.intercept_
 
     @property
@@ -182,6 +186,7 @@ class Linear(Differentiable):
 
     @parameters.setter
     def parameters(self, vector: Floats) -> None:
+        """W in the coordinates of the basis, flat."""
         self.coordinates_ = self._checked(vector).reshape(self.coordinates_.shape).copy()
         diagonal = self.basis_.ndim == 1
         self.table_ = (self.basis_[:, None] * self.coordinates_) if diagonal else self.basis_ @ self.coordinates_
@@ -232,6 +237,7 @@ class Linear(Differentiable):
         return 0.5 * float((d_table * self.table_).sum()), self._pull_back(d_table)
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The gradient by coordinates: that by W and b, pulled back through the basis."""
         return self._pull_back(self._d_table(x, d_scores))
 
     def _d_table(self, x: Any, d_scores: Floats) -> Floats:

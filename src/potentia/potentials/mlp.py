@@ -55,6 +55,7 @@ class MLP(Differentiable):
     sample: int = 1_000_000
 
     def _begin(self, problem: Problem) -> None:
+        """Random inner weights, zero outer ones, and the features' means and spreads."""
         check_count("hidden", self.hidden, 1)
         check_count("seed", self.seed)
         d = problem.n_features
@@ -89,6 +90,7 @@ class MLP(Differentiable):
         return inputs, hidden, hidden @ outer
 
     def _backward(self, inputs: Floats, hidden: Floats, d_scores: Floats) -> Floats:
+        """The gradient by all weights, flat, from that by the scores; arguments are those `_forward` returned."""
         _, outer = self._layers(self.weights_)
         d_hidden = d_scores @ outer[:-1].T
         d_hidden *= 1.0 - np.square(hidden[:, :-1])
@@ -99,11 +101,13 @@ class MLP(Differentiable):
         return gradient
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        """Loss and gradient of some rows."""
         inputs, hidden, scores = self._forward(batch.x)
         loss, slope = batch.loss_and_slope(scores)
         return loss, self._backward(inputs, hidden, slope)
 
     def _fit(self, problem: Problem) -> float:
+        """Passes of stochastic gradient descent; keeps the network of the lowest loss of all rows."""
         for name, least in (("batch", 1), ("epochs", 1), ("seed", 0), ("sample", 1)):
             check_count(name, getattr(self, name), least)
         for name in ("learning_rate", "ridge"):
@@ -145,13 +149,16 @@ class MLP(Differentiable):
             self.weights_ -= self.learning_rate * step
 
     def _scores(self, x: Any) -> Floats:
+        """W tanh(V x)."""
         return self._forward(x)[2]
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The gradient by all weights, from that by the scores."""
         inputs, hidden, _ = self._forward(x)
         return self._backward(inputs, hidden, d_scores)
 
     def _width(self) -> int:
+        """Numbers a row needs, hidden values included."""
         return super()._width() + 3 * self.hidden
 
     @property
@@ -172,8 +179,10 @@ class MLP(Differentiable):
 
 
 def _total(batch: Batch) -> Floats:
+    """The sum of some rows' features."""
     return np.asarray(batch.x.sum(0), dtype=np.float64)
 
 
 def _squares(batch: Batch, mean: Floats) -> Floats:
+    """The sum of squared deviations of some rows' features from their means."""
     return np.asarray(np.square(batch.x - mean).sum(0), dtype=np.float64)

@@ -46,7 +46,10 @@ class Batch:
     def bias(self) -> Floats:
         """Biases (n, K)."""
         bias = self._table.bias
-        return NO_ROWS if bias is None else np.ascontiguousarray(bias[self._rows], dtype=np.float64)
+        if bias is None:
+            return NO_ROWS
+        rows = bias.make(self._rows) if isinstance(bias, OnDemand) else bias[self._rows]
+        return np.ascontiguousarray(rows, dtype=np.float64)
 
     @lazy
     def labels(self) -> Ints:
@@ -94,13 +97,25 @@ class Batch:
         return Rows(self.x, self.labels, self.soft, bias, self.weight, self.scores)
 
 
+class OnDemand:
+    """A table (N, K) that is too large to hold: `make` gives the rows of a slice or of row numbers."""
+
+    def __init__(self, shape: tuple[int, int], make: Callable[[Any], Floats]) -> None:
+        self.shape, self.make = shape, make
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Floats:
+        return self.make(rows)
+
+
 @dataclass(frozen=True)
 class Rows:
     """Rows in one place.
 
     x (N, d) or `Inputs`, labels (N,) or soft targets (N, K), bias (N, K) or None, weight (N,), f(x) if known. The bias
-    is an array, or anything with a shape that makes rows when asked for a slice or an array of row numbers, by several
-    threads at once: for tables too large to hold.
+    is an array, or `OnDemand`, which several threads may ask at once.
     """
 
     x: Any
@@ -178,6 +193,7 @@ def _row_cuts(part: Any, state: Any, rows_of: RowsOf) -> tuple[Any, list[int] | 
 
 
 def _itself(part: Rows, state: Any) -> Rows:
+    """All rows of a part that is a table."""
     return part
 
 
@@ -262,6 +278,7 @@ class Problem:
         return self._parts.in_memory
 
     def _width(self, width: int | None) -> int:
+        """Numbers a row takes while it is worked on, by default its features, scores, bias and slope."""
         return self.n_features + 3 * self.n_outputs if width is None else width
 
 
@@ -336,6 +353,7 @@ def check_features(x: Any, n_rows: int | None = None, unit: str = "row") -> Any:
 
 
 def _first_bad(x: Any) -> str:
+    """Where the first value lies that is not finite, for a message."""
     if hasattr(x, "tocoo"):
         entries = x.tocoo()
         bad = np.flatnonzero(~np.isfinite(entries.data))[0]
@@ -366,6 +384,7 @@ def _count_outputs(y: NDArray[Any], bias: Any, n_outputs: int | None) -> int:
 
 
 def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
+    """Labels (N,) or distributions (N, K) as the kernels take them, one of them empty."""
     if y.ndim == 2:
         soft = np.ascontiguousarray(real_numbers(y, "y"))
         bad = np.flatnonzero(~((soft >= 0).all(1) & (np.abs(soft.sum(1) - 1) <= 1e-6)))
@@ -381,6 +400,7 @@ def _check_target(y: NDArray[Any], n_outputs: int) -> tuple[Ints, Floats]:
 
 
 def _check_weight(weight: ArrayLike | None, n_rows: int) -> Floats:
+    """Weights (N,), finite and not negative; empty for None."""
     if weight is None:
         return NO_WEIGHT
     weights = np.ascontiguousarray(real_numbers(weight, "weight"))
@@ -397,6 +417,7 @@ def _check_bias(table: Rows, n_outputs: int) -> None:
     """-inf forbids a configuration, but not one that the row's target holds."""
 
     def first_bad(rows: slice) -> int:
+        """Number of the first bad row of a piece, -1 if there is none."""
         batch = table.take(rows)
         wrong = np.isnan(batch.bias).any(1) | (batch.bias == np.inf).any(1)
         if len(batch.labels):
@@ -411,6 +432,7 @@ def _check_bias(table: Rows, n_outputs: int) -> None:
 
 
 def _drop_weightless(table: Rows) -> Rows:
+    """The rows of weight above zero."""
     if not len(table.weight) or (table.weight > 0).all():
         return table
     return table.take(np.flatnonzero(table.weight > 0)).table()

@@ -66,6 +66,7 @@ def _unpack(meta: Any, arrays: Arrays, base: type) -> tuple[Any, dict[str, Any]]
 
 
 def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
+    """A parameter or attribute as JSON; its arrays are added to `arrays` under `path`."""
     if isinstance(value, np.ndarray):
         arrays[path] = value
         return {"array": path}
@@ -77,6 +78,7 @@ def _pack_value(path: str, value: Any, arrays: Arrays) -> Any:
 
 
 def _unpack_value(packed: Any, arrays: Arrays) -> Any:
+    """The value that `_pack_value` packed."""
     if isinstance(packed, dict) and "transformer" in packed:
         return unpack_transformer(packed["transformer"], arrays)
     if isinstance(packed, dict) and isinstance(packed.get("arrays"), dict):
@@ -177,6 +179,7 @@ def _check_fitted(packed: dict[str, Any], arrays: Arrays) -> Arrays:
 
 
 def _plain_params(transformer: Any) -> dict[str, Any]:
+    """A transformer's parameters as plain values; refuses others."""
     params = {}
     for key, value in transformer.get_params(deep=False).items():
         params[key] = np.asarray(value).tolist() if isinstance(value, _LISTS) else value
@@ -187,11 +190,13 @@ def _plain_params(transformer: Any) -> dict[str, Any]:
 
 
 def _pack_spline(path: str, spline: Any, arrays: Arrays) -> dict[str, Any]:
+    """A spline's degree, and its knots and coefficients among the arrays."""
     arrays[f"{path}.knots"], arrays[f"{path}.coef"] = np.asarray(spline.t), np.asarray(spline.c)
     return {"path": path, "degree": int(spline.k), "extrapolate": spline.extrapolate}
 
 
 def _unpack_spline(packed: dict[str, Any], arrays: Arrays) -> Any:
+    """The spline that was packed."""
     from scipy.interpolate import BSpline
 
     knots, coef = arrays[f"{packed['path']}.knots"], arrays[f"{packed['path']}.coef"]

@@ -41,21 +41,26 @@ class Constant(Differentiable):
         self.tol = tol
 
     def _begin(self, problem: Problem) -> None:
+        """A table of zeros."""
         check_number("ridge", self.ridge)
         self.table_ = np.zeros(problem.n_outputs)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
+        """L-BFGS over the table."""
         return self.minimise(problem, self.max_iter, self.tol)
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        """Loss of some rows and its gradient by the table, without writing scores out."""
         d_table = np.zeros((1, self.n_outputs_))
         nothing = np.zeros((batch.n_rows, 0))
         return float(linear_loss_rows(nothing, self.table_[None], *batch.targets, d_table)), d_table[0]
 
     def _loss_of(self, batch: Batch) -> float:
+        """The summed loss of some rows."""
         return self._slope(batch)[0]
 
     def _scores(self, x: Any) -> Floats:
+        """The table, once per row."""
         return np.tile(self.table_, (x.shape[0], 1))
 
     def design(self, x: Any) -> Floats:
@@ -85,6 +90,7 @@ class Constant(Differentiable):
         return 0.5 * ridge * float(self.table_ @ self.table_), ridge * self.table_
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The sum over rows."""
         return d_scores.sum(0)
 
 
@@ -95,12 +101,15 @@ class Zero(Potential):
     shared: ClassVar[bool] = True
 
     def _begin(self, problem: Problem) -> None:
+        """Nothing to prepare."""
         pass
 
     def _fit(self, problem: Problem) -> None:
+        """Nothing to fit."""
         pass
 
     def _scores(self, x: Any) -> Floats:
+        """Zeros, (N, K)."""
         return np.zeros((x.shape[0], self.n_outputs_))
 
     def design(self, x: Any) -> Floats:
@@ -138,6 +147,7 @@ class Temperature(Differentiable):
         self.tol = tol
 
     def _begin(self, problem: Problem) -> None:
+        """A weight of zero."""
         if problem.n_features != problem.n_outputs:
             raise PotentiaError(
                 f"Temperature needs one feature per state: {problem.n_outputs} columns, not {problem.n_features}."
@@ -145,9 +155,11 @@ class Temperature(Differentiable):
         self.weight_ = np.zeros(1)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
+        """L-BFGS over the weight."""
         return self.minimise(problem, self.max_iter, self.tol)
 
     def _scores(self, x: Any) -> Floats:
+        """w x."""
         return np.multiply(x, self.weight_, dtype=np.float64)
 
     @property
@@ -164,6 +176,7 @@ class Temperature(Differentiable):
         return 0.0, np.zeros(1)
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The sum of x times d_scores."""
         return np.array([np.einsum("ij,ij->", x, d_scores)])
 
 
@@ -192,6 +205,7 @@ class WeightPotential(WeightedTable, Linear):
     intercept: bool = True
 
     def _begin(self, problem: Problem) -> None:
+        """Zero weights, in the basis that `Linear` makes of the features."""
         if self.weight is not None:
             raise PotentiaError(
                 f"{type(self).__name__} with a weight is a value of theta; a potential learns its weight: leave it out."
@@ -217,6 +231,7 @@ class WeightPotential(WeightedTable, Linear):
         weights = np.empty((int(x.shape[0]), 1))
 
         def fill(rows: slice) -> None:
+            """Compute the weights of some rows."""
             weights[rows] = self._weights(x[rows])
 
         map_chunks(fill, len(weights), self.n_features_ + 3, self.threaded)
@@ -243,17 +258,21 @@ class WeightPotential(WeightedTable, Linear):
         return table.ravel()
 
     def _weights(self, x: Any) -> Floats:
+        """w(x) of some rows, (n, 1)."""
         weights: Floats = np.asarray(x @ self.coef_)
         return weights + self.table_[-1] if self.intercept else weights
 
     def _scores(self, x: Any) -> Floats:
+        """w(x) times the table as a row, (n, K)."""
         return self._weights(x) * self._unit_row(self.n_outputs_)
 
     def _slope(self, batch: Batch) -> tuple[float, Floats]:
+        """Loss and gradient of some rows."""
         loss, slope = batch.loss_and_slope(self._scores(batch.x))
         return loss, self._d_table(batch.x, (slope @ self._unit_row(self.n_outputs_))[:, None])
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The gradient by the parameters of w, from that by the scores."""
         return super()._vjp(x, (d_scores @ self._unit_row(self.n_outputs_))[:, None])
 
 

@@ -45,6 +45,7 @@ def bin_edges(x: Floats, weight: Floats, n_bins: int) -> Floats:
 
 
 def _cuts(values: Floats, weight: Floats, n_bins: int) -> Floats:
+    """Edges that cut the values of one feature into at most n_bins of equal weight."""
     distinct, where = np.unique(values, return_inverse=True)
     last = np.arange(len(distinct) - 1)
     if len(distinct) > n_bins:
@@ -116,11 +117,12 @@ class Binned:
         return cls(problem.collect(_codes_of, edges), False, n_bins)
 
     def place(self, rows: Any, codes: Codes) -> Any:
-        """Where in `codes` the given rows are, as an index; they have these codes."""
+        """Index into `self.codes` of rows with these codes: their cells if cells are listed, else the rows."""
         return cell_of(codes, self.n_bins) if self.listed else rows
 
 
 def _codes_of(batch: Batch, edges: Floats) -> Codes:
+    """Codes of some rows."""
     return encode(batch.x, edges)
 
 
@@ -169,6 +171,7 @@ class TreeEnsemble:
         arrays = self.nodes, self.values, self.node_ptr[first:], self.depths[first:]
 
         def add(rows: slice) -> None:
+            """Walk down the trees with some rows."""
             add_trees(codes[rows], *arrays, scores[rows])
 
         map_chunks(add, len(scores), codes.shape[1] + 4 * scores.shape[1])

@@ -47,6 +47,7 @@ def make_axis(values: Sequence[float], log: bool = False) -> Axis:
 
 
 def _log_axis(low: float, high: float) -> Axis:
+    """A logarithmic axis with ticks at 1, 2, 5 or at powers of ten."""
     low, high = low / 1.1, high * 1.1
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     fine = [m * 10.0**k for k in decades for m in (1, 2, 5)]
@@ -101,6 +102,7 @@ def _line(line: Line, x: Axis, y: Axis) -> Markup:
 
 
 def _grid(x: Axis, y: Axis) -> list[Markup]:
+    """Grid lines, ticks and their texts."""
     bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
     parts = []
     for tick, text in zip(y.ticks, _texts(y.ticks), strict=True):
@@ -116,10 +118,12 @@ def _grid(x: Axis, y: Axis) -> list[Markup]:
 
 
 def _across(x: Axis, value: float) -> float:
+    """x in the figure of a value."""
     return _LEFT + x.share(value) * (_WIDTH - _LEFT - _RIGHT)
 
 
 def _down(y: Axis, value: float) -> float:
+    """y in the figure of a value."""
     return _HEIGHT - _BOTTOM - y.share(value) * (_HEIGHT - _TOP - _BOTTOM)
 
 
@@ -138,6 +142,7 @@ def _texts(ticks: Sequence[float]) -> list[str]:
 
 
 def _text(value: float, digits: int) -> str:
+    """A tick's number in a few digits."""
     if 1e3 <= abs(value) < 1e7:
         return f"{float(f'{value:.{digits}g}'):,.0f}"
     return f"{value:.{digits}g}"
@@ -223,6 +228,7 @@ def _wrong(truth: np.ndarray, states: np.ndarray) -> str:
 
 
 def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
+    """A label map from its text, a character per pixel."""
     # unknown states are one below zero
     return (np.frombuffer(digits.encode(), dtype=np.uint8).astype(np.int16) - ord("0")).reshape(size)
 
@@ -235,6 +241,7 @@ def _spread(marginals: np.ndarray) -> np.ndarray:
 
 
 def _state_colours(states: np.ndarray, n_states: int) -> np.ndarray:
+    """A label map in the classes' colours."""
     one_hot: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
     return _colours(one_hot.astype(float))
 
@@ -246,6 +253,7 @@ def _colours(marginals: np.ndarray) -> np.ndarray:
 
 
 def _input(values: np.ndarray) -> np.ndarray:
+    """An image in colours; one of other than three channels in grey, by its first channel."""
     grey = values if values.ndim == 2 else values[..., 0]
     return values if values.ndim == 3 and values.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 

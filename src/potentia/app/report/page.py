@@ -22,7 +22,6 @@ from .rows import (
     Cell,
     Column,
     Row,
-    Shaded,
     StudyResults,
     Table,
     html_table,
@@ -70,6 +69,7 @@ def result_sentence(rows: Sequence[Row]) -> str:
 
 
 def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
+    """The best value and the run that has it, with the range of the other runs."""
     (value, name), *others = sorted(group, reverse=not less)
     place = f" on {where}" if where else ""
     if not others or where:
@@ -80,10 +80,12 @@ def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
 
 
 def _measure(rows: Sequence[Row]) -> str | None:
+    """The first of the measures that any row has."""
     return next((key for key in _MEASURES if any(_known(row, key) for row in rows)), None)
 
 
 def _known(row: Row, key: str) -> bool:
+    """Whether a row has a number of this name."""
     return isinstance(row.get(key), int | float)
 
 
@@ -106,6 +108,7 @@ def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) ->
 
 
 def _figure(colours: object, name: str, text: str = "") -> Markup:
+    """An image with its caption, as HTML."""
     alt = f"{name}: {text}" if text else name
     caption = tag("figcaption", name, *([tag("span", text)] if text else []))
     return tag("figure", tag("img", src=data_uri(colours), alt=alt), caption)  # type: ignore[arg-type]
@@ -138,7 +141,7 @@ def confusion_tables(study: StudyResults) -> list[Markup]:
             labels = [line["class"] for line in row["class_scores"]]
             cells = [
                 [
-                    Shaded(f"{count / max(sum(counts), 1):.3f}", j == k, count / max(sum(counts), 1), f"{count} pixels")
+                    (f"{count / max(sum(counts), 1):.3f}", j == k, count / max(sum(counts), 1), f"{count} pixels")
                     for j, count in enumerate(counts)
                 ]
                 for k, counts in enumerate(row["confusion"])
@@ -167,6 +170,7 @@ def calibration_charts(study: StudyResults) -> list[Markup]:
 
 
 def _share(value: float | None) -> str:
+    """A share with four decimals; a dash if it is not known."""
     return "–" if value is None or value != value else f"{value:.4f}"
 
 
@@ -228,11 +232,13 @@ def _charts(runs: Sequence[tuple[str, Sequence[Line]]], x_name: str, y_name: str
 
 
 def _axes(lines: Sequence[Line]) -> tuple[Axis, Axis]:
+    """Axes that hold all lines, y logarithmic."""
     x, y = ([v for line in lines for v in getattr(line, axis)] for axis in ("x", "y"))
     return make_axis(x), make_axis(y, log=True)
 
 
 def _legend(lines: Sequence[Line]) -> Markup:
+    """The names of lines with their colours, as HTML."""
     items = [tag("li", line.name, class_=f"c{line.colour}{' dashed' if line.dashed else ''}") for line in lines]
     return tag("ul", *items, class_="legend", aria_label="legend")
 
@@ -261,7 +267,7 @@ def couplings(study: StudyResults) -> list[Markup]:
         if "couplings" in row:
             weights = np.array(row["couplings"])
             largest = max(float(np.abs(weights).max()), 1e-12)
-            cells = [[Shaded(f"{w:.2f}" if w else "", w > 0, abs(w) / largest) for w in line] for line in weights]
+            cells = [[(f"{w:.2f}" if w else "", w > 0, abs(w) / largest, None) for w in line] for line in weights]
             shown.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
     note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
     return [tag("p", note), *shown] if shown else []

@@ -87,6 +87,7 @@ class Table(NamedTuple):
     lines: list[dict[str, Any]]
 
     def _repr_html_(self) -> str:
+        """The table as HTML, for notebooks."""
         return html_table(self)
 
 
@@ -134,13 +135,8 @@ def html_table(table: Table) -> Markup:
     )  # fmt: skip
 
 
-class Shaded(NamedTuple):
-    """A cell of a matrix: its text, which of two colours it has and how much of it (0 to 1), and a note."""
-
-    text: str
-    plus: bool
-    share: float
-    note: str | None = None
+#: A cell of a matrix: its text, which of two colours it has, how much of it (0 to 1), and a note or None.
+Shaded = tuple[str, bool, float, str | None]
 
 
 def shaded_table(name: str, labels: Sequence[str], cells: Sequence[Sequence[Shaded]], corner: str = "") -> Markup:
@@ -148,9 +144,8 @@ def shaded_table(name: str, labels: Sequence[str], cells: Sequence[Sequence[Shad
     lines = []
     for label, line in zip(labels, cells, strict=True):
         row = [
-            tag("td", cell.text, class_="plus" if cell.plus else "minus", style=f"--share: {cell.share * 60:.0f}%",
-                title=cell.note)
-            for cell in line
+            tag("td", text, class_="plus" if plus else "minus", style=f"--share: {share * 60:.0f}%", title=note)
+            for text, plus, share, note in line
         ]  # fmt: skip
         lines.append(tag("tr", tag("th", label, scope="row"), *row))
     head = tag("tr", tag("td", corner), *(tag("th", label, scope="col") for label in labels))
@@ -164,10 +159,12 @@ def scrolled(table: Markup, label: str) -> Markup:
 
 
 def _class(column: Column, place: int) -> str | None:
+    """CSS class of a cell: numbers, or texts in later columns."""
     return "number" if column.show is not None else "detail" if place else None
 
 
 def _cell(columns: Sequence[Column], line: Mapping[str, Any], place: int, paired: bool) -> Markup:
+    """A cell as HTML, with the number to sort by; `paired`: the paper's number stands behind a slash."""
     column = columns[place]
     text = shown(column, line)
     if place == 0:
@@ -249,6 +246,7 @@ def names(rows: Sequence[Row]) -> list[str]:
 
 
 def _named(key: str, value: str) -> str:
+    """A value with its name, unless it needs none."""
     return value if key in _PLAIN else f"{key} {value}"
 
 
@@ -287,6 +285,7 @@ def study_facts(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _convergence(rows: Sequence[Row]) -> dict[str, str]:
+    """How many runs converged, and which did not."""
     known = [
         (name, row["settled"]) for name, row in zip(names(rows), rows, strict=True) if row.get("settled") is not None
     ]
@@ -335,6 +334,7 @@ def _is_measure(key: str, rows: Sequence[Row]) -> bool:
 
 
 def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
+    """How to print a column of these values; None for texts."""
     known = [value for value in values if value is not None]
     if values and all(isinstance(v, float) and (v == 0 or 1e-3 <= abs(v) < 10) for v in known):
         return "{:.4f}".format  # four decimals say enough of all of them
@@ -344,6 +344,7 @@ def _show(values: Sequence[Any]) -> Callable[[Any], str] | None:
 
 
 def _heading(key: str) -> str:
+    """The heading of a measure."""
     return _HEADINGS.get(key) or key.replace("_", " ")
 
 

@@ -26,9 +26,11 @@ class _Words:
         self.at = 0
 
     def error(self, what: str) -> PotentiaError:
+        """An error that names the file."""
         return PotentiaError(f"{self.path}: {what}.")
 
     def next(self, expected: str = "") -> str:
+        """The next token, which must be `expected` if that is given."""
         if self.at >= len(self.tokens):
             raise self.error("the file ends early")
         token = self.tokens[self.at]
@@ -148,6 +150,7 @@ def _fill(
 
 
 def _numbers(words: _Words, numbers: Sequence[str], name: str) -> Floats:
+    """Probabilities of a variable's table, checked to be finite and not negative."""
     try:
         if any("_" in word for word in numbers):
             raise ValueError

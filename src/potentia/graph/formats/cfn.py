@@ -33,9 +33,11 @@ class _Parser:
         self.at = 0
 
     def error(self, what: str) -> PotentiaError:
+        """An error that names the file."""
         return PotentiaError(f"{self.path}: {what}.")
 
     def next(self) -> str:
+        """The next token that is not a comma."""
         while self.at < len(self.tokens) and self.tokens[self.at] == ",":
             self.at += 1
         if self.at >= len(self.tokens):
@@ -67,12 +69,14 @@ class _Parser:
         return _plain(token)
 
     def peek(self) -> str:
+        """The next token, which is not consumed."""
         token = self.next()
         self.at -= 1
         return token
 
 
 def _plain(token: str) -> str:
+    """A token without its quotes."""
     return token[1:-1] if token[:1] == '"' else token
 
 
@@ -112,6 +116,7 @@ def read(path: FilePath) -> Model:
 
 
 def _domain(parser: _Parser, name: str, domain: Any) -> list[str]:
+    """Names of a variable's states, from a list or from their number."""
     if isinstance(domain, list) and domain and all(isinstance(value, str) for value in domain):
         return domain
     if isinstance(domain, str) and domain.isdigit() and 0 < len(domain) < 8 and int(domain):
@@ -120,6 +125,7 @@ def _domain(parser: _Parser, name: str, domain: Any) -> list[str]:
 
 
 def _index(parser: _Parser, number: Mapping[str, int], n: int, word: Any, what: str) -> int:
+    """The number that a word names: by name, or as a number below n."""
     if isinstance(word, str) and word in number:
         return number[word]
     if isinstance(word, str) and word.isdigit() and len(word) < 10 and int(word) < n:
@@ -128,6 +134,7 @@ def _index(parser: _Parser, number: Mapping[str, int], n: int, word: Any, what: 
 
 
 def _number(parser: _Parser, word: Any, what: str) -> float:
+    """A word as a number."""
     try:
         value = float(word) if isinstance(word, str) and "_" not in word else math.nan
     except ValueError:

@@ -13,14 +13,14 @@ from ...base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, Poten
 from ...graph.factors import join_factors
 from ...graph.scores import Scores, check_labels, region_indicators, score_labels
 from ...kernels.minibucket import send_nodes
-from ..base import TablesByKind
+from ..base import Interrupted, TablesByKind
 from ..clock import Clock
 from ..elimination import EliminationPlan, make_plan
 from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
 from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, trials, without
-from .portfolio import MAP, MAPResult, SearchInterrupted
+from .portfolio import MAP, MAPResult
 from .sums import sum_out, tables_of
 
 #: Table entries of the sum given a labelling, at most; tables of summing out variables beforehand, at most.
@@ -79,14 +79,14 @@ class MarginalMAPResult(MAPResult):
 
 
 def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
-    """Marginal MAP with the options of `method`; Ctrl-C raises `SearchInterrupted` with the best so far."""
+    """Marginal MAP with the options of `method`; Ctrl-C raises `Interrupted` with the best so far."""
     query = check_query(method.query, scores.graph.n_variables)
     answer = QueryAnswer(np.where(query, 0, -1))
     try:
         _solve(method, scores, query, answer, clock)
     except KeyboardInterrupt:
         answer.interrupted = True
-        raise SearchInterrupted(_result(scores, query, answer)) from None
+        raise Interrupted(_result(scores, query, answer)) from None
     return _result(scores, query, answer)
 
 
@@ -161,6 +161,7 @@ class ClampedSum:
         self.owner = owner
 
     def _plan(self, order: Ints) -> EliminationPlan:
+        """The elimination of some variables in this order, with all others clamped to one state."""
         narrow = self._narrow.copy()
         others = np.ones(len(narrow), dtype=bool)
         others[order] = False

@@ -134,6 +134,7 @@ def choice_energies(scores: Scores) -> Callable[[Ints, Ints], _Energy]:
     forbidden = -penalty(values, len(where))
 
     def energy(zero: Ints, one: Ints) -> _Energy:
+        """The energy of choosing for each variable between two labels, as one of binary variables."""
         n = len(zero)
         low, high = (-scores.singles[np.arange(n), labels] for labels in (zero, one))
         first = [start + step_i * labels[i] for labels in (zero, one)]
@@ -295,6 +296,7 @@ def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Flo
 
 
 def _score(regions: Regions, values: Floats, where: Ints, labels: Ints) -> float:
+    """The score of a labelling: the sum over regions of their tables' entries."""
     return float(_entries(regions, values, where, labels).sum())
 
 

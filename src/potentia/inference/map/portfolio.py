@@ -29,7 +29,7 @@ from ...base.types import ArrayLike, Ints, check_count, check_number
 from ...graph.regions import Regions
 from ...graph.scores import Scores, region_indicators, score_labels
 from ...graph.structure import Graph
-from ..base import Inference, Result, TablesByKind
+from ..base import Inference, Interrupted, Result, TablesByKind
 from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
@@ -87,14 +87,6 @@ class MAPResult(Result):
         return f"MAPResult(score {score:.6g} by {self.found_by}, {proof} by {self.bound_by}{end})"
 
 
-class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C, and what was found until then."""
-
-    def __init__(self, result: Result) -> None:
-        super().__init__("interrupted")
-        self.result = result
-
-
 @dataclass
 class MAP(Inference):
     """The labelling of highest score, by a portfolio of methods.
@@ -125,19 +117,6 @@ class MAP(Inference):
     threads: int | None = None
     query: ArrayLike | None = None
     cpu_limit: float | None = None
-
-    def infer(
-        self,
-        graph: Graph,
-        theta: Mapping[str, ArrayLike],
-        observed: ArrayLike | None = None,
-        start: Result | None = None,
-    ) -> Result:
-        """As every method's; after Ctrl-C the best so far, with `interrupted` set."""
-        try:
-            return super().infer(graph, theta, observed, start)
-        except SearchInterrupted as stop:
-            return stop.result
 
     def diverse(
         self,
@@ -192,7 +171,7 @@ class MAP(Inference):
             self._search(task)
         except KeyboardInterrupt:
             task.interrupted = True
-            raise SearchInterrupted(_result(task)) from None
+            raise Interrupted(_result(task)) from None
         return _result(task)
 
     def _search(self, task: SearchTask) -> None:
@@ -228,25 +207,30 @@ class MAP(Inference):
 
 
 def _each(task: SearchTask, *parts: Callable[[SearchTask], None]) -> None:
+    """Run parts one after another until the task is over."""
     for part in parts:
         if not task.over:
             part(task)
 
 
 def _states_left(task: SearchTask) -> int:
+    """How many states the undecided variables have left in all."""
     scores = task.problem.scores
     return 0 if scores is None else int((scores.singles > -np.inf).sum())
 
 
 def _eliminate_narrow(task: SearchTask) -> None:
+    """Solve components by elimination that takes no noticeable time."""
     solve_components(task, _FEW_ENTRIES)
 
 
 def _eliminate_wide(task: SearchTask) -> None:
+    """Solve components by elimination with as large tables as memory and time allow."""
     solve_components(task, _MANY_ENTRIES)
 
 
 def _ascend(task: SearchTask) -> None:
+    """Dual ascent for a share of the time left."""
     ascend(task, _ASCENT)
 
 
@@ -347,6 +331,7 @@ class ExactSearch:
         self._reader.start()
 
     def _read(self) -> None:
+        """Pass the lines that the process prints on to `collect`; runs in a thread."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
@@ -381,6 +366,7 @@ class ExactSearch:
         self._task.tighten(score - self._task.problem.constant, _PART)
 
     def _offer(self, positions: Ints) -> None:
+        """Offer a labelling that the process has printed to the task."""
         labels = self._states[np.arange(len(positions)), positions]
         self._task.offer(self._problem.expand(labels)[self._task.problem.variables], _PART)
 

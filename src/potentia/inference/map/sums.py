@@ -35,6 +35,7 @@ def sum_out(tables: ScoreTables, variables: Ints, allowed: Bools, largest: int) 
     left, fresh = {int(v) for v in variables}, max(tables) + 1
 
     def union(v: int) -> set[int]:
+        """The variables of all tables that hold v, and v."""
         return {u for t in member[v] for u in tables[t][0]} | {v}
 
     size = {v: math.prod(int(card[u]) for u in union(v)) for v in left}

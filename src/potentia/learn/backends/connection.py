@@ -93,6 +93,7 @@ def cluster(
 
 
 def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, stack: Any) -> Any:
+    """The Dask client of a cluster, an address or "local"; what was started here is closed by `stack`."""
     try:
         from distributed import Client, LocalCluster, Security
     except ImportError:
@@ -142,7 +143,7 @@ def iterate_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> It
 
 
 def map_anywhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """The same as a list."""
+    """function(item) of all items, computed by workers of the cluster or here, as a list."""
     return list(iterate_anywhere(function, items))
 
 
@@ -161,23 +162,24 @@ class Connection:
     def workers(self) -> list[str]:
         """Addresses of the workers there are, at least one, without those with other versions that came later."""
         with self._reached():
-            found = self._wait_for_workers()
-        return sorted(set(found) - self._refused or found)
+            addresses = self._wait_for_workers()
+        return sorted(set(addresses) - self._refused or addresses)
 
     def usable(self, added: Sequence[str]) -> list[str]:
         """Those of some new workers that have the client's versions; the others are left alone."""
         with self._reached():
-            found = self.client.run(worker.fingerprint, workers=list(added), on_error="return")
-        right = [address for address, own in found.items() if own == worker.fingerprint()]
+            installed = self.client.run(worker.fingerprint, workers=list(added), on_error="return")
+        right = [address for address, version in installed.items() if version == worker.fingerprint()]
         self._refused |= set(added) - set(right)
         return right
 
     def _wait_for_workers(self) -> list[str]:
+        """Addresses of the workers, of which there must be one soon."""
         last = time.monotonic() + _PATIENCE
         while True:
-            found = list(self.client.scheduler_info(n_workers=-1)["workers"])
-            if found:
-                return found
+            addresses = list(self.client.scheduler_info(n_workers=-1)["workers"])
+            if addresses:
+                return addresses
             if time.monotonic() > last:
                 raise PotentiaError(f"the cluster {self.address} has no workers; start some with `dask worker`.")
             time.sleep(0.1)
@@ -186,15 +188,15 @@ class Connection:
         """Refuse workers with other versions than the client's."""
         self.workers()
         with self._reached():
-            found = self.client.run(worker.fingerprint, on_error="return")
-        for address, own in sorted(found.items()):
-            if isinstance(own, ModuleNotFoundError):
-                raise PotentiaError(f"worker {address} has no {own.name}; install potentia there and restart it.")
-            if isinstance(own, OSError):
+            installed = self.client.run(worker.fingerprint, on_error="return")
+        for address, version in sorted(installed.items()):
+            if isinstance(version, ModuleNotFoundError):
+                raise PotentiaError(f"worker {address} has no {version.name}; install potentia there and restart it.")
+            if isinstance(version, OSError):
                 continue  # it is leaving; one that stays is asked again with its first work
-            if isinstance(own, Exception):
-                raise PotentiaError(f"worker {address} cannot run potentia ({own}).") from own
-            worker.check_fingerprint(own, worker.fingerprint(), address)
+            if isinstance(version, Exception):
+                raise PotentiaError(f"worker {address} cannot run potentia ({version}).") from version
+            worker.check_fingerprint(version, worker.fingerprint(), address)
 
     # -- work ------------------------------------------------------------------------------------------------
 
@@ -213,8 +215,8 @@ class Connection:
         with self._reached():
             found: list[Answer | None] = [None] * len(calls)
             if self._is_direct(calls, payload):
-                found = self.client.sync(self._run_directly, calls, payload)
-            rest = [call for call, answer in zip(calls, found, strict=True) if answer is None]
+                answers = self.client.sync(self._run_directly, calls, payload)
+            rest = [call for call, answer in zip(calls, answers, strict=True) if answer is None]
             answers = iter(self._run_tasks(rest, payload, givers) if rest else ())
             return [next(answers) if answer is None else answer for answer in found]
 
@@ -246,9 +248,10 @@ class Connection:
         finally:
             for wait in waits:
                 wait.cancel()
-            found = await asyncio.gather(*waits, return_exceptions=True)
+            replies = await asyncio.gather(*waits, return_exceptions=True)
         answers = [
-            own.get(home) if isinstance(own, dict) else None for own, (home, _) in zip(found, calls, strict=True)
+            reply.get(home) if isinstance(reply, dict) else None
+            for reply, (home, _) in zip(replies, calls, strict=True)
         ]
         return [answer if isinstance(answer, Answer) else None for answer in answers]
 
@@ -291,6 +294,7 @@ class Connection:
         return list(self._gather(futures))
 
     def _submit(self, home: str, function: Callable[..., Any], *args: Any) -> Any:
+        """A task for this worker, or for any other if it is gone."""
         # a strict restriction would wait for ever where that worker is gone
         return self.client.submit(function, *args, workers=[home], allow_other_workers=True, pure=False)
 
@@ -303,6 +307,7 @@ class Connection:
         return [partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)]
 
     def _apply(self, code: Any, item: Any) -> Any:
+        """A task that applies pickled code to an item on any worker."""
         sent = self._sent(self.dumps(item))
         return self.client.submit(worker.apply, code, sent, worker.fingerprint(), pure=False)
 
@@ -312,6 +317,7 @@ class Connection:
             self.client.run(function, on_error="ignore")
 
     def _result(self, future: Any, code: bytes, item: Any) -> Any:
+        """The task's result; it is submitted again where the worker that had its input has died."""
         with self._reached():
             for _ in range(_MAX_SENT):
                 try:
@@ -324,6 +330,7 @@ class Connection:
             return pickle.loads(self._gather([future])[0])
 
     def _is_connected(self) -> bool:
+        """Whether the scheduler can still be reached."""
         return bool(self.client.status == "running")
 
     def _sent(self, value: Any, size: int | None = None) -> Any:
@@ -374,6 +381,7 @@ class Connection:
             before = now
 
     def _gather(self, futures: Sequence[Any]) -> list[Any]:
+        """Results of tasks; raises what a task raised, and waits for workers where all are gone."""
         from distributed import TimeoutError as NotYetError
         from distributed import wait
 
@@ -405,8 +413,8 @@ class Connection:
 
         try:
             yield
-        except _TaskError as found:
-            error = found.error
+        except _TaskError as failed:
+            error = failed.error
             if isinstance(error, KilledWorker):
                 raise PotentiaError(
                     f"workers of {self.address} died repeatedly on one task, the last one {_address(error)}, "
@@ -435,4 +443,5 @@ class _TaskError(Exception):
 
 
 def _address(error: Any) -> str:
+    """Address of the worker that a task was on last."""
     return str(getattr(error.last_worker, "address", error.last_worker))

@@ -47,7 +47,7 @@ class ClusterStates:
 
 
 def chain_of(states: ClusterStates | None, numbers: Sequence[int]) -> tuple[str | None, list[Making]]:
-    """The folder of saved states that some states follow from, if any, and the calls since, of some parts."""
+    """How to make some parts' states again: the folder of saved states they follow from, if any, and later calls."""
     chain: list[Making] = []
     while states is not None and states.saved is None:
         chain.append(states.making.of(numbers))
@@ -89,13 +89,13 @@ class Distributed(Backend):
     ) -> tuple[Any, list[Any]]:
         """The new states, and the results in part order."""
         items = None if own is None else [self.connection.dumps(item) for item in own]
-        new, found = self._round(function, states, args, items, single=True)
-        return new, [found[at, at + 1] for at in range(self.n_parts)]
+        new, sums = self._round(function, states, args, items, single=True)
+        return new, [sums[at, at + 1] for at in range(self.n_parts)]
 
     def total(self, function: PartFunction, states: Any, *args: Any) -> tuple[Any, Any]:
         """The new states, and the sum of the results; workers send sums of their parts."""
-        new, found = self._round(function, states, args, None, single=False)
-        return new, tree_join(found, 0, self.n_parts)
+        new, sums = self._round(function, states, args, None, single=False)
+        return new, tree_join(sums, 0, self.n_parts)
 
     def at(self, number: int, function: PartFunction, states: Any, *args: Any) -> Any:
         """The result for one part."""
@@ -128,6 +128,7 @@ class Distributed(Backend):
             shutil.rmtree(self._folder(), ignore_errors=True)
 
     def _folder(self) -> str:
+        """The folder in which this fit's states are saved."""
         return os.path.join(self.connection.store or "", f"potentia-{self.fit}")
 
     # -- a round ---------------------------------------------------------------------------------------------
@@ -262,6 +263,7 @@ class Distributed(Backend):
         return givers
 
     def _by_home(self, places: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
+        """Workers with the places of their parts."""
         homes: dict[str, list[int]] = {}
         for at in places:
             homes.setdefault(self._home[self._numbers[at]], []).append(at)
@@ -279,8 +281,8 @@ def _shares(places: Sequence[int], load: Sequence[int]) -> list[list[int]]:
     counts = list(load)
     for _ in places:
         counts[counts.index(min(counts))] += 1
-    found, first = [], 0
+    shares, first = [], 0
     for before, after in zip(load, counts, strict=True):
-        found.append(list(places[first : first + after - before]))
+        shares.append(list(places[first : first + after - before]))
         first += after - before
-    return found
+    return shares

@@ -40,11 +40,11 @@ class Making(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        """How long it is."""
+        """Bytes of the pickled function and arguments."""
         return len(self.payload) + sum(map(len, (self.own or {}).values()))
 
     def of(self, numbers: Sequence[int]) -> Making:
-        """What some parts need of it."""
+        """The call with the arguments of some parts only."""
         own = None if self.own is None else {number: self.own[number] for number in numbers}
         return Making(self.payload, own)
 
@@ -79,7 +79,7 @@ class Call:
 
     @property
     def n_bytes(self) -> int:
-        """About how long it is when it is sent."""
+        """About how many bytes are sent with it."""
         sizes = [len(item) for items in (self.recipes, self.own or {}) for item in items.values()]
         return sum(sizes) + sum(making.n_bytes for making in self.chain)
 
@@ -117,7 +117,7 @@ def run(call: Call, payload: bytes, states: Mapping[int, bytes | None]) -> Answe
 
 
 async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer | None:
-    """The same outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
+    """`run` outside of Dask's tasks, for parts that are here; None if it fails, which a task would tell."""
     import asyncio
 
     # not on the event loop, whose heartbeats the scheduler waits for
@@ -130,6 +130,7 @@ async def run_directly(call: Call, payload: bytes, dask_worker: Any) -> Answer |
 def _run(
     call: Call, payload: bytes, states: Mapping[int, bytes | None], address: str, threads: int, limit: int
 ) -> Answer:
+    """Build missing parts, apply the function to all parts of the call, and sum its results by group."""
     begun = time.perf_counter()
     _keep_freed_memory()
     check_fingerprint(fingerprint(), call.fingerprint, address)
@@ -154,6 +155,7 @@ def _sum(call: Call, group: Sequence[int], function: Any, args: Sequence[Any], c
     """The sum of a function's results over parts; new states are kept, and the parts that have one noted."""
 
     def value(number: int) -> Any:
+        """The function's result for one part, whose new state is kept."""
         held = _parts[call.fit, number]
         before = {} if call.read is None else held.states[call.read]
         first = () if call.own is None else (pickle.loads(call.own[number]),)
@@ -174,6 +176,7 @@ def _let_go(call: Call) -> None:
 
 
 def _is_here(call: Call, number: int) -> bool:
+    """Whether this worker has the part and the state that the call reads."""
     held = _parts.get((call.fit, number))
     return held is not None and (call.read is None or call.read in held.states)
 
@@ -187,6 +190,7 @@ def save_state(part: Any, state: Any, number: int, folder: str) -> tuple[Any, No
 
 
 def _pickled(state: Any) -> bytes:
+    """The state pickled, with functions that cannot be imported."""
     import cloudpickle  # settings may have functions that cannot be imported
 
     found: bytes = cloudpickle.dumps(state, protocol=5)
@@ -199,9 +203,9 @@ def give_up(fit: str, number: int, read: int | None, alive: frozenset[int]) -> b
         held = _parts.get((fit, number))
         if held is None or (read is not None and read not in held.states):
             return None
-        found = _pickled({key: state for key, state in held.states.items() if key in alive})
+        sent = _pickled({key: state for key, state in held.states.items() if key in alive})
         release([fit], [number])
-        return found
+        return sent
 
 
 def _build(call: Call, number: int, states: bytes | None, address: str, limit: int) -> None:
@@ -222,6 +226,7 @@ def _build(call: Call, number: int, states: bytes | None, address: str, limit: i
 
 
 def _built(call: Call, number: int, address: str, limit: int) -> _Held:
+    """The part that its recipe builds, if it fits in memory; errors name the part and the worker."""
     recipe = pickle.loads(call.recipes[number])
     where = f"part {number} ({recipe.name}) on worker {address}"
     _check_memory(recipe.n_bytes() or 0, where, limit)
@@ -240,6 +245,7 @@ def _built(call: Call, number: int, address: str, limit: int) -> _Held:
 
 
 def _check_memory(size: int, where: str, limit: int) -> None:
+    """Refuse a part that needs more than its share of the worker's memory beside the others."""
     held = sum(other.size for other in _parts.values())
     if limit and held + size > _MAX_SHARE * limit:
         raise PotentiaError(
@@ -257,10 +263,10 @@ def release(fits: Sequence[str], numbers: Sequence[int] | None = None) -> None:
 
 def held_parts() -> dict[str, int]:
     """How many parts of each data set are here."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for fit, _ in list(_parts):
-        found[fit] = found.get(fit, 0) + 1
-    return found
+        counts[fit] = counts.get(fit, 0) + 1
+    return counts
 
 
 def apply(function: bytes, item: bytes, wanted: str) -> bytes:
@@ -313,10 +319,10 @@ def fingerprint() -> str:
     )
 
 
-def check_fingerprint(own: str, wanted: str, address: str) -> None:
+def check_fingerprint(installed: str, wanted: str, address: str) -> None:
     """Refuse a worker with other versions than the client's."""
-    if own != wanted:
+    if installed != wanted:
         raise PotentiaError(
-            f"worker {address} has {own}, but the client has {wanted}; install the same versions on all machines and "
-            "restart that worker."
+            f"worker {address} has {installed}, but the client has {wanted}; install the same versions on all machines "
+            "and restart that worker."
         )

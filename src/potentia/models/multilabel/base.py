@@ -244,17 +244,25 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
-        return self._learn(X, y)
+        return self.fit_weighted(X, y)
 
-    def _learn(
+    def fit_weighted(
         self,
         X: Any,
         y: Any,
         sample_weight: Any = None,
+        *,
         progress: bool = False,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
     ) -> Self:
-        """`fit` with all that some estimators take: weights (n) of rows, a progress bar, a file to resume from."""
+        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows' losses.
+
+        Args:
+            sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
+            progress: show a progress bar.
+            checkpoint: a file that stores what is solved every few seconds and at Ctrl-C; if it exists, the fit resumes
+                from there. One of other data or options, an integer `random_state` among them, is refused.
+        """
         check_flag("progress", progress)
         check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
         if y is None:
@@ -287,6 +295,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return self
 
     def _set_labels(self, coding: Coding, names: list[str]) -> None:
+        """Take the labels' coding, and the attributes that follow from it."""
         self._coding, self.classes_ = coding, coding.public
         self.label_names_, self.n_labels_ = names, len(names)
 
@@ -357,6 +366,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return LabelRows(X, None if self.kernel is None else self._gram(X, X, gamma), weight)
 
     def _gram(self, A: Any, B: Any, gamma: float) -> Floats:
+        """Kernel values of all pairs of rows of A and B."""
         return kernel_matrix(A, B, self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
 
     def _matrix(self, X: Any) -> Any:

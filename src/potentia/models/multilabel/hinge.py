@@ -67,10 +67,12 @@ def forget_rows() -> None:
 
 
 def _apply(function: Callable[[Floats], T], rows: RemoteRows) -> T:
+    """function(rows), on the worker that reads them."""
     return function(rows.read())
 
 
 def _product(weights: Any, rows: Floats) -> Floats:
+    """rows @ weights."""
     product: Floats = rows @ weights
     return product
 
@@ -251,6 +253,7 @@ def squared_lengths(X: Any) -> Floats:
 
 
 def _mean_square(X: Any) -> float:
+    """The mean squared length of rows."""
     return float(np.mean(squared_lengths(X)))
 
 
@@ -295,6 +298,7 @@ def solve_rows(Z: Any, cost: float | Floats) -> Floats | None:
     identity = np.eye(m)
 
     def factor(diagonal: Floats) -> Product:
+        """The solver of (D + Z Z') x = r by Woodbury's identity."""
         # (D + Z Z')^-1 = D^-1 - D^-1 Z (I + Z' D^-1 Z)^-1 Z' D^-1
         scaled = sparse.diags_array(1.0 / diagonal) @ Z if sparse.issparse(Z) else Z / diagonal[:, None]
         inner = Z.T @ scaled
@@ -308,6 +312,7 @@ def solve_matrix(Q: Floats, cost: float | Floats) -> Floats | None:
     """The dual (n) for Q (n, n) itself."""
 
     def factor(diagonal: Floats) -> Product:
+        """The solver of (Q + D) x = r by a Cholesky factor."""
         root = linalg.cho_factor(Q + np.diag(diagonal))
         return lambda r: linalg.cho_solve(root, r)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from sklearn.base import clone
@@ -12,7 +11,6 @@ from sklearn.base import clone
 from ...base.saving import find_class, saved_name
 from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section
 from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, prefixed
-from ...learn.checkpoint import Checkpoint
 from ...metrics import MEASURES
 from .base import FitTask, MultiLabelClassifier
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width
@@ -50,23 +48,15 @@ class IndependentClassifiers(MultiLabelClassifier):
         ),
     }
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_margin_options(self)
         check_class_weight(self.class_weight)
 
     def _fit(self, task: FitTask) -> None:
+        """One support vector machine per label: a network in which labels do not see each other."""
         X, signs, weight, seed, solved = task
         width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
         if self.kernel is not None:
@@ -77,9 +67,11 @@ class IndependentClassifiers(MultiLabelClassifier):
         self._set_weights(network.coef, network.bias)
 
     def _fit_nothing(self) -> None:
+        """No weights."""
         self._set_weights(np.zeros((0, self.n_features_in_)), np.zeros(0))
 
     def _decide(self, X: Any) -> Floats:
+        """Scores (n, V): products with the weights, and intercepts."""
         coef, bias = self._weights()
         return np.asarray(self._matrix(X) @ coef.T) + bias
 
@@ -96,10 +88,12 @@ class IndependentClassifiers(MultiLabelClassifier):
         return weights[varying], self.intercept_[varying]
 
     def _state(self) -> dict[str, Any]:
+        """Weights and intercepts of the labels that vary."""
         coef, bias = self._weights()
         return {"coef": coef, "bias": bias} if len(bias) else {}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the weights of a file."""
         if saved["coef"] is None:
             self._fit_nothing()
         else:
@@ -149,12 +143,14 @@ class ThresholdClassifier(MultiLabelClassifier):
     }
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_choice("measure", self.measure, MEASURES)
         check_count("cv", self.cv, 2)
         check_count("random_state", self.random_state)
         check_classifier(self.estimator)
 
     def _state(self) -> dict[str, Any]:
+        """The inner classifier's own state, and the thresholds."""
         if not self._coding.varying.any():
             return {}
         if not isinstance(self.estimator_, MultiLabelClassifier):
@@ -168,12 +164,14 @@ class ThresholdClassifier(MultiLabelClassifier):
         }
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the inner classifier and the thresholds of a file."""
         if saved["V"]:
             inner = find_class(saved["inner"]["class"], MultiLabelClassifier)
             self.estimator_ = inner.from_state(saved["inner"]["content"], prefixed(arrays, "inner/"))
             self.thresholds_, self.held_out_ = saved["thresholds"], tuple(saved["held_out"].tolist())
 
     def _fit(self, task: FitTask) -> None:
+        """Tune thresholds on held-out scores, then fit the classifier on all rows."""
         X, signs = task.X, task.signs
         estimator = IndependentClassifiers() if self.estimator is None else self.estimator
         scores, labels = np.empty(signs.shape), signs.astype(np.int64)
@@ -186,6 +184,7 @@ class ThresholdClassifier(MultiLabelClassifier):
         self.estimator_ = clone(estimator).fit(X, labels)
 
     def _decide(self, X: Any) -> Floats:
+        """The classifier's scores less the thresholds."""
         return self.estimator_.decision_function(X).reshape(X.shape[0], -1) - self.thresholds_
 
 

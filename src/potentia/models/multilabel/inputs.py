@@ -141,6 +141,7 @@ def as_labels(y: Any) -> np.ndarray:
 
 
 def _columns(labels: np.ndarray) -> np.ndarray:
+    """Labels as (n, K), also those of one column."""
     return labels[:, None] if labels.ndim == 1 else labels
 
 
@@ -153,6 +154,7 @@ def label_names(y: Any, n_labels: int) -> list[str]:
 
 
 def _too_many(name: str, values: np.ndarray, flat: bool) -> str:
+    """The message for a label of more than two values, in scikit-learn's words where y is flat."""
     some = ", ".join(str(v) for v in values[:3]) + (", ..." if len(values) > 3 else "")
     if flat:
         numbers = values.dtype.kind == "f" and bool(np.any(values != np.floor(values)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from ...base.types import (
     prefixed,
     shown,
 )
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import HingeSolver
 from .inputs import ClassWeight, check_class_weight, check_seed
@@ -119,19 +117,10 @@ class LabelNetwork(MultiLabelClassifier):
         ),
     }
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows; see `LMSBN.fit`."""
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_class_weight(self.class_weight)
         if isinstance(self.units, str):
             check_choice("units", self.units, ("auto",), "a list")
@@ -158,6 +147,7 @@ class LabelNetwork(MultiLabelClassifier):
     # -- fitting -------------------------------------------------------------------------------------------
 
     def _fit_nothing(self) -> None:
+        """A network of no labels, which files and later fits begin with."""
         self._units: list[Unit] = []
         self._forest: LabellingForest | None = None
         self._conditionals: list[Conditionals] = []
@@ -168,6 +158,7 @@ class LabelNetwork(MultiLabelClassifier):
         self.whole_ = self.loss == "exact_match"
 
     def _fit(self, task: FitTask) -> None:
+        """Learn units and forest, choose options by their held-out scores, then learn the conditionals."""
         self._fit_nothing()
         X, signs, weight, seed, _ = task
         orders = self._orders(signs, seed)
@@ -226,6 +217,7 @@ class LabelNetwork(MultiLabelClassifier):
         members = list(zip(members_by_ridge[self.ridge_], (test for _, test in parts), strict=True))
 
         def measure(power: float, whole: bool) -> dict[str, float]:
+            """Held-out measures with this power of the forest, decoding whole labellings or label by label."""
             right = np.zeros(2)
             for member, test in members:
                 near = None if seen is None else Seen(seen.labellings, seen.probabilities[test])
@@ -269,25 +261,31 @@ class LabelNetwork(MultiLabelClassifier):
         return conditionals.weight[i, u] * self._units[u].scores_after(i, X[rows], signs) / self._scale[u]
 
     def _signs_by(self, members: list[Member], seen: Seen | None, power: float, whole: bool) -> Floats:
+        """Predicted signs (n, V): of the best labellings if `whole`, else of each label's marginal."""
         if whole:
             return best_labellings(members, seen, power, self.width).labels
         return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
 
     def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, V) of the best labellings, or of each label's marginal."""
         return self._labelled(X).labels if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
 
     def _labelled(self, X: Any) -> LabelSearch:
+        """The most probable labellings of all rows, chunk by chunk."""
         parts = self._by_chunks(best_labellings, X)
         return LabelSearch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
     def _probabilities(self, X: Any) -> Floats:
+        """P(+1) (n, V) of all rows, chunk by chunk."""
         return np.concatenate(self._by_chunks(marginals, X))
 
     def _by_chunks(self, decode: Callable[..., Any], X: Any) -> list[Any]:
+        """decode(members, seen, power, width) of one chunk of rows after another."""
         chunks = (X[a : a + _CHUNK] for a in range(0, X.shape[0], _CHUNK))
         return [decode(*self._members(chunk), self.power_, self.width) for chunk in chunks]
 
     def _decide(self, X: Any) -> Floats:
+        """Log-odds (n, V) of the labels' marginals."""
         return log_odds(self._probabilities(X), np.finfo(float).eps)
 
     def decision_function(self, X: Any) -> Floats:
@@ -310,6 +308,7 @@ class LabelNetwork(MultiLabelClassifier):
     # -- files ---------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
+        """Units, forest and conditionals as JSON values and arrays."""
         (V, U), parts = (len(self.order_), len(self._scale)), self._conditionals
         units = [unit.state() for unit in self._units]
         forest = {} if self._forest is None else self._forest.arrays()
@@ -329,6 +328,7 @@ class LabelNetwork(MultiLabelClassifier):
         }
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take units, forest and conditionals of a file."""
         self._fit_nothing()
         self.units_, self.power_, self.ridge_ = saved["names"], saved["power"], saved["ridge"]
         self._scale, self.whole_ = saved["scale"], saved["whole"]

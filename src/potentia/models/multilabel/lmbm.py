@@ -95,19 +95,22 @@ class LMBM(MultiLabelClassifier):
         self, X: Any, y: Any, *, progress: bool = False, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
     ) -> Self:
         """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
-        return self._learn(X, y, None, progress, checkpoint)
+        return self.fit_weighted(X, y, progress=progress, checkpoint=checkpoint)
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_margin_options(self)
         check_choice("decode", self.decode, DECODES)
         check_number("eta0", self.eta0)
 
     def _fit_nothing(self) -> None:
+        """A machine of no labels."""
         none = np.zeros(0)
         machine = Machine(np.zeros((0, self.n_features_in_)), none, none, as_cliques([], 0), 0.0, 0.0)
         self._set_machine(machine, [])
 
     def _fit(self, task: FitTask) -> None:
+        """Solve the machine's problem on the cliques of labels that vary."""
         X, signs = task.X, task.signs
         place = self._places()
         sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
@@ -135,9 +138,11 @@ class LMBM(MultiLabelClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, V) of the labellings that `decode` finds."""
         return find_labelling(self._machine, self._scores(X), self.decode).labels
 
     def _decide(self, X: Any) -> Floats:
+        """Scores (n, V): what the other value of each label would cost."""
         scores, hinge = self._scores(X), self.decode != "map"
         signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
@@ -164,11 +169,13 @@ class LMBM(MultiLabelClassifier):
         return self._machine.losses(self._scores(X), signs) + surprises
 
     def _scores(self, X: Any) -> Floats:
+        """Scores (n, V) of the labels without their cliques."""
         return self._machine.scores(self._matrix(X))
 
     # -- files -----------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
+        """The machine's weights and cliques."""
         machine, sets = self._machine, self.cliques_
         parts = {
             "coef": machine.coef,
@@ -181,6 +188,7 @@ class LMBM(MultiLabelClassifier):
         return {f"machine/{name}": array for name, array in parts.items()}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the machine of a file."""
         part, place = prefixed(saved, "machine/"), self._places()
         cuts = np.cumsum(part["sizes"])[:-1]
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
 from math import ceil, comb
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from ...base.types import (
     real_numbers,
 )
 from ...kernels.search import NetworkTerms
-from ...learn.checkpoint import Checkpoint
 from .base import FitTask, MultiLabelClassifier
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width, lone_score
 from .inputs import ClassWeight, check_class_weight, check_margin_options
@@ -146,26 +144,10 @@ class LMSBN(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        progress: bool = False,
-        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
-    ) -> Self:
-        """Learn from rows X (n, d), their labels y (n, K) or (n,), and weights (n) of the rows' losses.
-
-        Args:
-            sample_weight: numbers of at least 0; only their ratios matter, and a row of weight 0 is left out.
-            progress: show a progress bar.
-            checkpoint: a file that stores what is solved every few seconds and at Ctrl-C; if it exists, the fit resumes
-                from there. One of other data or options, an integer `random_state` among them, is refused.
-        """
-        return self._learn(X, y, sample_weight, progress, checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
+        """Refuse bad options."""
         check_margin_options(self, ("alpha", "gamma"))
         check_class_weight(self.class_weight)
         if isinstance(self.order, str):
@@ -178,6 +160,7 @@ class LMSBN(MultiLabelClassifier):
         self._check_limits(self.bound, self.budget)
 
     def _fit_nothing(self) -> None:
+        """A network of no labels."""
         none = np.zeros(0, dtype=np.int64)
         links = NetworkTerms(np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
         self._set_network(DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links))
@@ -185,6 +168,7 @@ class LMSBN(MultiLabelClassifier):
         self.cv_results_: list[dict[str, Any]] = []
 
     def _fit(self, task: FitTask) -> None:
+        """Choose options by cross-validation where they are "cv", then learn the network on all rows."""
         X, signs, weight, seed, solved = task
         varying, parents = np.flatnonzero(self._coding.varying), parent_sets(self.parents, self.n_labels_)
         scale = 1.0 if self.label_scale == "cv" else float(self.label_scale)
@@ -223,9 +207,11 @@ class LMSBN(MultiLabelClassifier):
     # -- predicting ----------------------------------------------------------------------------------------
 
     def _predict_signs(self, X: Any) -> np.ndarray:
+        """Signs (n, V) of the labellings of least loss."""
         return self.network_.search(self._base(X), float(self.bound), self._budget()).labels[:, 0]
 
     def _decide(self, X: Any) -> Floats:
+        """Scores (n, V): what the other value of each label would cost."""
         return lone_score(self.network_.margins(self._base(X), self._budget()))
 
     def decision_function(self, X: Any) -> Floats:
@@ -293,13 +279,16 @@ class LMSBN(MultiLabelClassifier):
         return Probabilities(p, samples == 0, samples, errors)
 
     def _base(self, X: Any) -> Floats:
+        """Scores (n, V) of the labels without other labels' part."""
         return self.network_.base(self._matrix(X))
 
     def _budget(self) -> int:
+        """The limit on partial labellings of a search, as a number."""
         return UNLIMITED if self.budget is None else int(self.budget)
 
     @staticmethod
     def _check_limits(bound: float, budget: int | None) -> None:
+        """Refuse limits of searches that are not positive."""
         check_positive("bound", bound, np.inf)
         if budget is not None:
             check_count("budget", budget, 1)
@@ -307,12 +296,14 @@ class LMSBN(MultiLabelClassifier):
     # -- files -----------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
+        """The network's arrays and the options chosen."""
         coef, bias, order, links = self.network_
         parts = {"coef": coef, "bias": bias, "order": order, **links._asdict()}
         arrays = {f"network/{name}": value for name, value in parts.items()}
         return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the network of a file."""
         self.alpha_, self.label_scale_ = saved["alpha"], saved["label_scale"]
         links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
         coef, bias, order = (saved[f"network/{name}"] for name in ("coef", "bias", "order"))

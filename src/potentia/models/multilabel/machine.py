@@ -284,6 +284,7 @@ class Relaxation:
         return np.concatenate(means), np.concatenate(values)
 
     def _solve(self, piece: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+        """The relaxed program of some rows, solved as one linear program: moments and hinge losses."""
         scores, fixed = piece
         m, K, T = len(scores), self.n_labels, self.n_moments
         each = sparse.eye_array(m)

@@ -124,9 +124,11 @@ class DirectedNetwork(NamedTuple):
         )
 
     def _placed(self, values: Floats) -> Floats:
+        """Values (n, K) by label as values by place in the order."""
         return np.ascontiguousarray(values[:, self.order])
 
     def _unplaced(self, values: Floats) -> Floats:
+        """Values by place as values by label."""
         return values[..., np.argsort(self.order)]
 
 
@@ -310,6 +312,7 @@ def restrict(sets: list[set[int]] | None, varying: Ints) -> list[set[int]] | Non
 
 
 def _check_labels(values: Ints, n_labels: int, name: str) -> None:
+    """Refuse numbers that are not of labels."""
     if values.size and not (values.min() >= 0 and values.max() < n_labels):
         raise PotentiaError(f"{name} must name labels 0..{n_labels - 1}.")
 

@@ -81,6 +81,7 @@ def _logistic(A: Floats, signs: Floats, weight: Floats, start: Floats, ridge: fl
 
 
 def _objective(A: Floats, signs: Floats, weight: Floats, w: Floats, start: Floats, ridge: float) -> float:
+    """The penalised logistic loss that `_logistic` minimises."""
     loss = float(weight @ np.logaddexp(0.0, -signs * (A @ w)))
     return loss + 0.5 * ridge * float((w - start) @ (w - start))
 
@@ -261,6 +262,7 @@ def marginals(members: Sequence[Member], seen: Seen | None, power: float, width:
 
 
 def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: Ints, signs: Floats) -> Floats:
+    """Mean log P over members plus power log(forest's P + FLOOR) of labellings (m, V) of some rows."""
     score = np.mean([member.log_probabilities(rows, signs) for member in members], axis=0)
     if seen is None or power == 0:
         return score

@@ -77,6 +77,7 @@ class MarginUnit(Unit):
         self.kind = kind
 
     def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
+        """Choose alpha and the kernel's width by held-out loss, then learn on all rows."""
         X, signs, weight, least, widths = task.X, task.signs, task.weight, np.inf, [1.0]
         if self.kind == "rbf":
             self._X = np.asarray(X.toarray() if sparse.issparse(X) else X)
@@ -96,14 +97,17 @@ class MarginUnit(Unit):
         return best
 
     def _features(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
+        """The rows, or their kernel matrix, as the labels' problems see them."""
         gram = kernel_matrix(X, self._X, "rbf", gamma=gamma) if self.kind == "rbf" else None
         return LabelRows(X, gram, weight)
 
     def scores(self, X: Any) -> Floats:
+        """Scores (n, V): products with the weights, and intercepts."""
         matrix = kernel_matrix(X, self._X, "rbf", gamma=self.gamma) if self.kind == "rbf" else X
         return np.asarray(matrix @ self._coef.T) + self._bias
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Kernel width and weights."""
         arrays = {"coef": self._coef, "bias": self._bias} | ({} if self._X is None else {"X": self._X})
         return {"kind": self.kind, "gamma": self.gamma}, arrays
 
@@ -138,9 +142,11 @@ class ClassifierUnit(Unit):
         self._estimator, self.sees_labels = estimator, sees_labels
 
     def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
+        """Fit a copy of the classifier per label on all rows, and one per fold for the held-out scores."""
         signs, weight, scores = task.signs, task.weight, np.empty(task.signs.shape)
 
         def solve(place: int) -> Any:
+            """Fit the label at a place of the order."""
             k, rows = order[place], self._rows(task.X, signs[:, order[:place]])
             for train, test in folds:
                 model = self._fitted(rows[train], signs[train, k], weight[train, k])
@@ -153,12 +159,14 @@ class ClassifierUnit(Unit):
         return scores
 
     def _rows(self, X: Any, signs: Floats) -> Any:
+        """Rows with the signs of earlier labels as further columns, if the classifiers see labels."""
         if sparse.issparse(X):
             parts = [X, sparse.csr_array(signs)] if self.sees_labels else [X]
             return sparse.csr_matrix(sparse.hstack(parts))  # which LightGBM asks for
         return np.hstack([X, signs]) if self.sees_labels else X
 
     def _fitted(self, rows: Any, signs: Floats, weight: Floats) -> Any:
+        """A copy of the classifier fitted to one label, or a score where the label is constant."""
         if np.all(signs == signs[0]):
             return float(signs[0]) * _CERTAIN
         model = clone(self._estimator)
@@ -166,15 +174,18 @@ class ClassifierUnit(Unit):
         return model.fit(rows, (signs > 0).astype(np.int64), **weighted)
 
     def scores(self, X: Any) -> Floats:
+        """Scores (n, V) by label, without earlier labels."""
         rows, scores = self._rows(X, np.empty((X.shape[0], 0))), np.empty((X.shape[0], len(self._order)))
         for place, k in enumerate(self._order):
             scores[:, k] = self._scorers[place](rows)
         return scores
 
     def scores_after(self, place: int, X: Any, signs: Floats) -> Floats:
+        """Scores (m) of the label at a place given the labels before it."""
         return self._scorers[place](self._rows(X, signs))
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted classifiers as JSON; refuses those of unknown classes."""
         strange = next((s["unknown"] for s in self._states if "unknown" in s), None)
         if strange is not None:
             raise PotentiaError(
@@ -235,6 +246,7 @@ def _restored_scorer(state: dict[str, Any]) -> Scorer:
 
 
 def _lightgbm() -> Any:
+    """The module, or a sentence that says how to install it."""
     try:
         import lightgbm
     except ImportError:
@@ -321,6 +333,7 @@ class LabellingForest(NamedTuple):
         return log_odds(seen.marginals(), 0.5 / len(self.roots))
 
     def _leaves(self, X: Any) -> Ints:
+        """The leaf that each row reaches in each tree, (n, trees)."""
         # scikit-learn compares features in single precision
         values = (X.toarray() if sparse.issparse(X) else X).astype(np.float32)
         rows = np.arange(len(values))

@@ -147,7 +147,7 @@ class LinearChain(torch.nn.Module):
         begins: torch.Tensor | None,
         sets: bool,
     ) -> tuple[torch.Tensor, Any]:
-        """The same by the operations of `tensor_chain`, which the kernels stand in for where they may."""
+        """Log-likelihoods by the operations of `tensor_chain`, which the kernels stand in for where they may."""
         c = self._chains(emissions, mask)
         wide = None if segments is None else self._segments(segments, emissions)
         if sets:
@@ -195,6 +195,7 @@ class LinearChain(torch.nn.Module):
 
     @torch.compiler.disable
     def _kernel_best(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """The most likely tags by the kernels, (batch, steps), -1 outside the mask."""
         sequences = self._sequences(emissions, mask)
         labels, score = np.empty(sequences.shape, dtype=np.int64), np.empty(sequences.shape[0])
         kernels.best_labels(sequences.chains, labels, score)
@@ -271,6 +272,7 @@ class LinearChain(torch.nn.Module):
 
     @torch.compiler.disable
     def _kernel_marginals(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Marginals of tokens by the kernels, as the gradient of log Z by emissions."""
         sequences = self._sequences(emissions, mask)
         return tensor_like(sequences.gradient(np.ones(sequences.shape[0]), None)[1][0], emissions)
 
@@ -287,6 +289,7 @@ class LinearChain(torch.nn.Module):
     # -- inputs of the tensor operations
 
     def _uses_tensors(self, emissions: Any) -> bool:
+        """Whether tensor operations are to be used: as `backend` says, or off the CPU."""
         if self.backend != "auto" or not isinstance(emissions, torch.Tensor):
             return self.backend == "tensor"
         return emissions.device.type != "cpu"
@@ -307,6 +310,7 @@ class LinearChain(torch.nn.Module):
         return Chains(scores, start, pair, end, on)
 
     def _log_partition(self, c: Chains, segments: torch.Tensor | None) -> torch.Tensor:
+        """log Z of each sequence, or of its segmentations if there are scores of segments."""
         if segments is not None:
             return segment_chains.segment_log_partition(c, segments, self._uses_tensors(c.emissions))
         if self._uses_tensors(c.emissions):
@@ -325,18 +329,21 @@ class LinearChain(torch.nn.Module):
 
     @staticmethod
     def _check_sets(emissions: torch.Tensor, sets: Any) -> None:
+        """Refuse sets that are not booleans in the shape of the emissions."""
         if not isinstance(sets, torch.Tensor) or sets.dtype != torch.bool or sets.shape != emissions.shape:
             raise PotentiaError(
                 f"sets of tags must be booleans of the shape {tuple(emissions.shape)} of the emissions."
             )
 
     def _restricted(self, c: Chains, emissions: torch.Tensor, sets: torch.Tensor) -> Chains:
+        """The chains with tags outside the sets forbidden."""
         self._check_sets(emissions, sets)
         on = sets if self.batch_first else sets.transpose(0, 1)
         gone = ~on & c.mask.unsqueeze(2)
         return c._replace(emissions=c.emissions.masked_fill(gone, -torch.inf))
 
     def _segments(self, segments: Any, emissions: torch.Tensor) -> torch.Tensor:
+        """Scores of segments, (batch, steps, longest, tags), checked and in the working type."""
         wanted = f"{tuple(emissions.shape[:2])} x longest x {self.num_tags}"
         if not isinstance(segments, torch.Tensor) or segments.dim() != 4 or not segments.shape[2]:
             raise PotentiaError(f"segments must be a tensor of scores, {wanted}.")
@@ -358,6 +365,7 @@ class LinearChain(torch.nn.Module):
         return torch.cat([torch.ones_like(labels[:, :1], dtype=torch.bool), changes], 1)
 
     def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> PaddedEmissions:
+        """Emissions and transitions as the kernels take them."""
         lengths = self._mask(emissions, mask).sum(axis=1)
         start, pair, end = self._transitions()
         return PaddedEmissions(emissions, start, pair, end, lengths, self.batch_first)

@@ -92,6 +92,7 @@ class _Grid(torch.nn.Module):
         return mu.transpose(0, 1).reshape(logits.shape)
 
     def _by_tensors(self, layout: _Layout, scores: TensorScores, fields: Field | None) -> Tensor:
+        """Marginals of pixels by tensor operations."""
         reason = why_not_tensor(self.inference)
         if reason is not None:
             raise PotentiaError(reason)
@@ -104,6 +105,7 @@ class _Grid(torch.nn.Module):
         ).variables
 
     def _by_kernels(self, layout: _Layout, node: Tensor, pairs: Tensor) -> Tensor:
+        """Marginals of pixels by the kernels, images as one union of grids."""
         from .layer import CRFLayer
 
         theta, batch = self.theta(node, pairs), node.shape[1]
@@ -210,6 +212,7 @@ class GridCRF(_Grid):
         return labels
 
     def _each(self, function: Callable[..., Tensor], logits: Sequence[Tensor], features: Any) -> list[Tensor]:
+        """The function applied to each of several images of different sizes."""
         others = [None] * len(logits) if features is None else [one.unsqueeze(0) for one in features]
         return [function(one.unsqueeze(0), extra)[0] for one, extra in zip(logits, others, strict=True)]
 
@@ -246,6 +249,7 @@ class GridCRF(_Grid):
         return (value if reduction == "sum" else value / seen).to(logits.dtype)
 
     def _by_layer(self, node: Tensor, features: Tensor | None, labels: Tensor, loss: Loss) -> Tensor:
+        """The summed loss of a batch of images by `CRFLayer`."""
         from .layer import CRFLayer
 
         layout, backend = self.layout_of(node), "tensor" if self.uses_tensor(node) else "kernels"
@@ -256,6 +260,7 @@ class GridCRF(_Grid):
 
 
 def _pair_of(size: Any) -> tuple[Any, Any]:
+    """Height and width."""
     if not isinstance(size, Sequence) or len(size) != 2:
         raise PotentiaError(f"size must be (height, width), not {shown(size)}.")
     return size[0], size[1]
@@ -370,6 +375,7 @@ class RefineHead(_Grid):
         cost = 0.5 * (cost + cost.T)
 
         def field(q: Tensor) -> Tensor:
+            """Minus the expected cost of each class given all other pixels, filtered by the kernels."""
             mixed = sum(w * kernel.multiply(q) for w, kernel in zip(weights, kernels, strict=True))
             return -torch.tensordot(cost, mixed, 1)
 

@@ -26,6 +26,7 @@ class Indices(torch.nn.Module):
         return super().__getattr__(name)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Move to a device, but leave counting numbers in float64, where the device has it."""
         # a network of half precision still has counting numbers of float64
         super()._apply(fn, recurse)
         for name, exact in self._exact.items():

@@ -104,6 +104,7 @@ class TensorCall:
 
 
 def _arrays(kind: str, theta: Any) -> Floats | list[Floats]:
+    """A kind's tensors as arrays of float64, checked to be floats."""
     tables = [theta] if isinstance(theta, torch.Tensor) else theta
     if not isinstance(tables, Sequence) or not all(isinstance(table, torch.Tensor) for table in tables):
         raise PotentiaError(
@@ -118,6 +119,7 @@ def _arrays(kind: str, theta: Any) -> Floats | list[Floats]:
 
 
 def _joined(tables: Any) -> torch.Tensor:
+    """Tables one after another as one tensor."""
     if isinstance(tables, torch.Tensor):
         return tables
     return torch.cat([table.reshape(-1) for table in tables]) if len(tables) else torch.zeros(0)
@@ -181,7 +183,7 @@ class LossValue(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """A product."""
+        """d_theta times the derivative of the value."""
         return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
 
 
@@ -257,6 +259,7 @@ class CRFLayer(torch.nn.Module):
         return f"graph={self.graph!r}, inference={self.inference!r}, {options}"
 
     def _uses_tensors(self, theta: Any, loss: Loss | None = None) -> bool:
+        """Whether tensor operations are to be used: as `backend` says, or off the CPU where they can."""
         if self.backend != "auto" or not isinstance(theta, Mapping):
             return self.backend == "tensor"
         away = any(tensor.device.type != "cpu" for tensor in _tensors_in(theta))
@@ -291,6 +294,7 @@ class CRFLayer(torch.nn.Module):
 
     @torch.compiler.disable
     def _kernel_marginals(self, theta: TensorTables, graph: Graphs | None) -> dict[str, Any]:
+        """Marginals by the kernels, as `forward` returns them."""
         call = self._call(theta, graph)
         whole = call.scores.graph
         if _VARIABLES in whole.kinds:
@@ -338,6 +342,7 @@ class CRFLayer(torch.nn.Module):
         reduction: str,
         graph: Graphs | None,
     ) -> torch.Tensor:
+        """A loss by tensor operations."""
         device = _device_of(theta)
         layout = self._layout(graph, device)
         if not in_program() and (device is None or device.type != "meta"):
@@ -364,6 +369,7 @@ class CRFLayer(torch.nn.Module):
         reduction: str,
         graph: Graphs | None,
     ) -> torch.Tensor:
+        """A loss by the kernels."""
         call = self._call(theta, graph)
         y = check_labels(call.scores.graph, _constant(labels, "labels"), "labels")
         weight = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
@@ -382,6 +388,7 @@ class CRFLayer(torch.nn.Module):
         return torch.from_numpy(call.inference.maximise(call.scores)).to(call.device)
 
     def _call(self, theta: TensorTables, graph: Graphs | None) -> TensorCall:
+        """The call's scores on the union of its graphs."""
         graphs = self._graphs(graph)
         whole = graphs[0] if len(graphs) == 1 else _union(graphs).graph
         return TensorCall(whole, theta, self.inference, self.gradient)
@@ -399,6 +406,7 @@ class CRFLayer(torch.nn.Module):
     def _each_loss(
         self, theta: TensorTables, labels: ArrayLike, name: str | Loss, weights: ArrayLike | None, graph: Graphs | None
     ) -> torch.Tensor:
+        """One loss per graph, (n_graphs,), each computed on its own."""
         union = _union(self._graphs(graph))
         # refuse what does not fit before it is cut into parts
         if self._uses_tensors(theta, loss_of(name)):
@@ -440,6 +448,7 @@ def _refuse_no_weight(labels: Ints, weights: Floats | None) -> float:
 
 @lru_cache(maxsize=8)
 def _union(graphs: tuple[Graph, ...]) -> Union:
+    """The union of graphs; the last eight are kept."""
     return Union(graphs)
 
 

@@ -104,6 +104,7 @@ class Network(Differentiable):
         return all(p.dtype == torch.float64 for p in self._ready_module().parameters())
 
     def _set_options(self, options: dict[str, Any]) -> None:
+        """Take keywords of the module, which have a prefix."""
         for name, value in options.items():
             if not name.startswith(_PREFIX):
                 raise PotentiaError(
@@ -112,6 +113,7 @@ class Network(Differentiable):
             setattr(self, name, value)
 
     def _module_options(self) -> dict[str, Any]:
+        """The module's keywords, with their prefix."""
         return {name: value for name, value in vars(self).items() if name.startswith(_PREFIX)}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -143,6 +145,7 @@ class Network(Differentiable):
         return f"{', '.join([text, *more])})"
 
     def _check_settings(self) -> None:
+        """Refuse bad options."""
         if self.per not in _BATCH:
             raise PotentiaError(f"per must be 'row' or 'example', not {shown(self.per)}.")
         check_count("epochs", self.epochs, 1)
@@ -159,6 +162,7 @@ class Network(Differentiable):
         return {name: value for name, value in vars(self).items() if name not in ("_module", "_loaded")}
 
     def _forget_module(self) -> None:
+        """Let go of the module, which is made again from the weights when it is needed."""
         for name in ("_module", "_loaded"):
             self.__dict__.pop(name, None)
 
@@ -185,6 +189,7 @@ class Network(Differentiable):
         self._ready_module()
 
     def _begin(self, problem: Problem) -> None:
+        """A freshly initialised module, drawn with the seed."""
         self._check_settings()
         self._forget_module()
         self.weights_, self.moments_ = to_arrays(self._ready_module().state_dict()), {}
@@ -201,6 +206,7 @@ class Network(Differentiable):
         return scores_of(self._module, x, self.n_outputs_, self.batch or _BATCH[self.per])
 
     def _scores(self, x: Any) -> Floats:
+        """The module's output for some rows."""
         self._ready_module()
         with torch.no_grad():
             return to_numpy(self._tensor(x))
@@ -208,6 +214,7 @@ class Network(Differentiable):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _fit(self, problem: Problem) -> None:
+        """Epochs of Adam, which resumes from the moments of the fit before."""
         self._check_settings()
         module = self._ready_module()
         optimiser = self._optimiser()
@@ -286,6 +293,7 @@ class Network(Differentiable):
 
     @parameters.setter
     def parameters(self, vector: Floats) -> None:
+        """Take all trained weights from one vector."""
         values, first, changed = self._checked(vector), 0, dict(self.weights_)
         for name, parameter in self._trained():
             part = values[first : first + parameter.numel()].reshape(tuple(parameter.shape))
@@ -301,6 +309,7 @@ class Network(Differentiable):
         return 0.5 * factor * float(flat @ flat), factor * flat
 
     def _vjp(self, x: Any, d_scores: Floats) -> Floats:
+        """The gradient by all trained weights, flat, by autograd."""
         parameters = [p for _, p in self._trained()]
         with torch.enable_grad():
             tensor = self._tensor(x)
@@ -311,7 +320,7 @@ class Network(Differentiable):
         return np.concatenate([to_numpy(slope).ravel() for slope in slopes])
 
     def step_size(self, rate: float) -> float:
-        """Its own rate."""
+        """The network's own rate, whatever the learner's."""
         return self.rate
 
 
@@ -346,6 +355,7 @@ def build_module(cls: Any, options: Mapping[str, Any], device: str | None, seed:
 
 
 def _device(name: str | None) -> torch.device:
+    """The device of a name; refuses one that cannot be used here."""
     if name is not None and not isinstance(name, str):
         raise PotentiaError(f"device must be a text such as 'cuda' or None, not {shown(name)}.")
     try:
@@ -404,6 +414,7 @@ def load_arrays(module: torch.nn.Module, arrays: Mapping[str, Any]) -> None:
 
 
 def _check_arrays(name: str, state: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those of this module."""
     if set(state) != set(arrays):
         odd = sorted(set(state) ^ set(arrays))[0]
         raise PotentiaError(f"the weights belong to another module than {name}: {odd} is in one of them only.")

@@ -67,11 +67,13 @@ class PaddedEmissions:
         return self._sum_up(weight, np.empty_like(self.chains.scores), labels)
 
     def _sum_up(self, weight: Floats, d_scores: Any, labels: Ints | None) -> tuple[Floats, Gradient]:
+        """log Z of each sequence, and the gradient of the weighted sum, less that of the labels' scores if given."""
         n_tags, n_blocks, value = self.chains.start.size, len(self._blocks), np.empty(self.shape[0])
         d_start, d_end = np.zeros((n_blocks, n_tags)), np.zeros((n_blocks, n_tags))
         d_pair = np.zeros((n_blocks, n_tags, n_tags))
 
         def work(number: int) -> None:
+            """The part of one block of sequences."""
             outputs = (d_scores, d_start[number], d_pair[number], d_end[number], *self._blocks[number])
             kernels.sum_up(self.chains, weight, value, *outputs)
             if labels is not None:
@@ -110,6 +112,7 @@ def refuse_bad_sums(values: torch.Tensor, scores: torch.Tensor | None = None) ->
 
 
 def _cuts(batch: int, work: int) -> list[tuple[int, int]]:
+    """Ranges of sequences that threads work on, of enough work each."""
     n = max(min(batch, _MAX_BLOCKS, 1 + work // _BLOCK_WORK), 1)
     return [(batch * k // n, batch * (k + 1) // n) for k in range(n)]
 
@@ -123,6 +126,7 @@ def _flat(emissions: torch.Tensor) -> Any:
 
 
 def _table(scores: torch.Tensor, name: str) -> Floats:
+    """Scores as an array; refuses NaN, +inf and huge ones."""
     table = to_numpy(scores)
     if not table.max() <= kernels.HIGHEST:  # nor NaN
         raise PotentiaError(f"{name} hold NaN, +inf or a score beyond 1e100; only -inf may be infinite.")

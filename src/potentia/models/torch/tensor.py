@@ -110,6 +110,7 @@ def _slots(groups: list[Ints], pairs: Ints, n: int) -> list[Ints]:
 
 
 def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single: Floats) -> list[Group]:
+    """Index tensors of each colour: its variables, the pairs around them, and where messages are."""
     m, total = len(pairs), single + np.bincount(pairs.ravel(), np.repeat(pair, 2), minlength=n)
     group_of, within = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     for number, group in enumerate(groups):
@@ -142,10 +143,12 @@ class _Message(torch.autograd.Function):
 
     @staticmethod
     def forward(table: Tensor, lam: Tensor) -> Tensor:
+        """log of the sum over the sender's states of exp(table + lam)."""
         return _log_sum(table, lam)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        """Keep what the derivative needs."""
         ctx.save_for_backward(*inputs, output)
 
     @staticmethod
@@ -160,6 +163,7 @@ class _Message(torch.autograd.Function):
 
 
 def _log_sum(table: Tensor, lam: Tensor) -> Tensor:
+    """log of the sum over the sender's states of exp(table + lam); two states take a cheaper operation."""
     if table.shape[1] == 2:
         return torch.logaddexp(table[:, 0] + lam[0], table[:, 1] + lam[1])
     return torch.logsumexp(table + lam, 1)
@@ -172,7 +176,7 @@ def pair_messages(table: Tensor, lam: Tensor) -> Tensor:
 
 
 def potts_messages(weight: Tensor, lam: Tensor) -> Tensor:
-    """The same for scores -weight [a != b], (B or 1, S), in O(L): exp(lam(a)) and the others times exp(-weight)."""
+    """Messages of scores -weight [a != b], (B or 1, S), in O(L): exp(lam(a)) plus the others times exp(-weight)."""
     peak = lam.detach().amax(0, keepdim=True)
     v = torch.exp(lam - peak)
     apart = 1.0 - torch.eye(len(v), dtype=v.dtype, device=v.device)
@@ -231,6 +235,7 @@ def message_passing(
     lam = [_first_messages(group, part, uniform) for group, part in zip(plan.groups, ready, strict=True)]
 
     def some(count: int, *lam: Tensor) -> tuple[Tensor, ...]:
+        """`count` iterations, colour by colour."""
         state = list(lam)
         for _ in range(count):
             for number, group in enumerate(plan.groups):
@@ -249,6 +254,7 @@ def message_passing(
 
 
 def _prepare(plan: PairPlan, scores: TensorScores) -> list[_Ready]:
+    """Scores of each colour's variables and pairs, divided by counting numbers."""
     dtype, node = scores.variables.dtype, scores.variables
     if scores.potts:
         every = torch.cat([scores.pairs, scores.pairs, scores.pairs.new_zeros(scores.pairs.shape[0], 1)], -1)
@@ -266,6 +272,7 @@ def _prepare(plan: PairPlan, scores: TensorScores) -> list[_Ready]:
 
 
 def _first_messages(group: Group, ready: _Ready, uniform: bool) -> Tensor:
+    """The messages that iterations begin with: zero, or the senders' scores."""
     node = ready.node if uniform else torch.where(ready.node == -torch.inf, -torch.inf, 0.0).to(ready.node.dtype)
     shape = (*node.shape[:2], group.shape[0] * group.shape[1])
     return node.unsqueeze(2).expand(-1, -1, *group.shape).reshape(shape)
@@ -353,10 +360,12 @@ def _joint(plan: PairPlan, scores: TensorScores, lam: list[Tensor]) -> Tensor:
 
 
 def _softmax_pairs(joint: Tensor) -> Tensor:
+    """Joint scores as probabilities over both axes of states."""
     return torch.softmax(joint.flatten(0, 1), 0).reshape(joint.shape)
 
 
 def _masked(belief: Tensor, dead: Tensor) -> Tensor:
+    """-inf where a state is ruled out."""
     return torch.where(dead, -torch.inf, belief)
 
 
@@ -403,6 +412,7 @@ def mean_field(
     q = [start.index_select(-1, group.variables) for group in plan.groups]
 
     def some(count: int, *q: Tensor) -> tuple[Tensor, ...]:
+        """`count` iterations, colour by colour."""
         state = list(q)
         for _ in range(count):
             extra = None if fields is None else fields(torch.cat(state, -1).index_select(-1, plan.order))
@@ -433,6 +443,7 @@ def _expected(group: Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
 
 
 def _settled(some: Callable[..., tuple[Tensor, ...]], q: list[Tensor], iterations: int, tol: float) -> list[Tensor]:
+    """Iterate one by one until no marginal changes by `tol`."""
     for done in range(iterations):
         new = list(some(1, *q))
         change = max(float((a - b).detach().abs().max()) for a, b in zip(new, q, strict=True) if a.numel())

@@ -50,6 +50,7 @@ def _forward_sums(c: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _log_z(c: Chains, before: Tensor) -> Tensor:
+    """log Z from the forward sums at each sequence's last token."""
     rows = torch.arange(c.emissions.shape[0], device=before.device)
     return torch.logsumexp(before[c.last, rows] + c.emissions[rows, c.last] + c.end, 1)
 
@@ -92,6 +93,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, emissions: Tensor, start: Tensor, pair: Tensor, end: Tensor, mask: Tensor) -> Tensor:
+        """log Z of each sequence; forward and backward sums are kept if a gradient is needed."""
         c = Chains(emissions, start, pair, end, mask)
         if not any(ctx.needs_input_grad):
             return _forward_sums(c)[1]
@@ -225,6 +227,7 @@ def _segment_begins(c: Chains, scores: Tensor) -> tuple[list[Tensor], list[Tenso
 
 
 def _segment_log_z(c: Chains, ended: list[Tensor]) -> Tensor:
+    """log Z from sums over segmentations that end at each sequence's last token."""
     rows = torch.arange(c.mask.shape[0], device=c.mask.device)
     return _safe_sum(torch.stack(ended)[c.last, rows] + c.end, 1)
 

@@ -37,7 +37,7 @@ class ExactKernel:
 
 
 class GridKernel:
-    """The same on a grid of cells over feature space: splat, blur along every axis, slice [Chen et al. 2007].
+    """A Gaussian kernel on a grid of cells over feature space: splat, blur along every axis, slice [Chen et al. 2007].
 
     Linear interpolation into the cells and out of them adds variance, which the blur leaves out; sums over dense pixels
     are then those of a Gaussian, while values at distance zero are a little smaller. Every pixel's own share is taken
@@ -84,6 +84,7 @@ class GridKernel:
         return (self.scale * self._filter(self.scale * shared)).reshape(values.shape)
 
     def _filter(self, values: Tensor) -> Tensor:
+        """Values (L, B, n) filtered on a coarse grid: splat, blur and slice, less each pixel's response to itself."""
         batch = values.shape[1]
         rows = values.permute(1, 2, 0)  # (B, n, L)
         grid = rows.new_zeros(batch * self.cells, rows.shape[2])
@@ -99,6 +100,7 @@ class GridKernel:
         return out.permute(2, 0, 1)
 
     def _blur(self, grid: Tensor, axis: int) -> Tensor:
+        """Blur the grid along one axis."""
         out, side = self.taps[0] * grid, grid.shape[axis]
         for step, tap in enumerate(self.taps[1:], start=1):
             if step < side:

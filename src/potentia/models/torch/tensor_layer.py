@@ -79,6 +79,7 @@ class TensorLayer(torch.nn.Module):
         return flat
 
     def _check_theta(self, theta: Any) -> None:
+        """Refuse scores of unknown kinds or of another type."""
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to tensors, not be a {type(theta).__name__}.")
         for name, tables in theta.items():
@@ -95,6 +96,7 @@ class TensorLayer(torch.nn.Module):
             self._check_shape(name, tables, every)
 
     def _check_shape(self, name: str, tables: Any, every: Sequence[Tensor]) -> None:
+        """Refuse tables of a kind in another shape than its regions have."""
         kind = self.method.kinds[name]
         if not kind.n_regions:
             return
@@ -137,6 +139,7 @@ class TensorLayer(torch.nn.Module):
         return out
 
     def _tables(self, name: str, flat: Tensor) -> Any:
+        """Flat tables of a kind in their shapes."""
         kind = self.method.kinds[name]
         if kind.shape is not None:
             return flat.reshape(-1, *kind.shape)
@@ -160,6 +163,7 @@ class TensorLayer(torch.nn.Module):
         return value.to(common_type(theta))
 
     def _refuse_forbidden(self, flat: Tensor, labels: Tensor) -> None:
+        """Refuse labels that their variables' scores forbid."""
         own = self.method.singles(flat).gather(0, labels.clamp_min(0).unsqueeze(0))[0]
         bad = torch.nonzero((own == -torch.inf) & (labels >= 0)).flatten().tolist()
         if bad:

@@ -65,6 +65,7 @@ class LossIndex(torch.nn.Module):
 
 
 def _blocks(graph: Graph, numbers: Floats) -> tuple[list[str], list[Indices]]:
+    """Index tensors of larger regions by kind and table size: scopes, strides, entries and their labels."""
     regions, states = graph.regions, graph.n_states
     kinds, blocks = [], []
     for number, (kind, scope) in enumerate(graph.scopes.items()):
@@ -117,14 +118,17 @@ class TensorLoss:
         return own if scope is None else own[scope].mean(1)
 
     def _seen(self, scope: Tensor) -> Tensor:
+        """Regions all of whose variables have labels."""
         return (self.labels[scope] >= 0).all(1)
 
     def _configuration(self, block: Any) -> Tensor:
+        """Index of each region's true configuration in its table; hidden labels count as 0."""
         return (self.labels[block.scope].clamp_min(0) * block.stride).sum(1)
 
     # -- losses of marginals
 
     def _of_marginals(self, loss: Any) -> Tensor:
+        """A `MarginalLoss` of variables or of larger regions."""
         mu = self.method(self.flat, loss.cliques)
         if not loss.cliques:
             counted = (self.labels >= 0) & (self.index.variables.several > 0)
@@ -139,6 +143,7 @@ class TensorLoss:
 
     @staticmethod
     def _sum(terms: Tensor, counted: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of the terms that count."""
         return torch.where(counted, weights * terms, 0.0).sum()
 
     # -- likelihoods
@@ -154,6 +159,7 @@ class TensorLoss:
         return value
 
     def _own(self, kind: str) -> Tensor:
+        """Flat scores of a kind."""
         where = self.method.kinds[kind]
         return self.flat[where.start : where.stop]
 
@@ -167,6 +173,7 @@ class TensorLoss:
         return self.flat + ended[:-1]
 
     def _surrogate(self) -> Tensor:
+        """The surrogate likelihood; with different weights the truncated one."""
         weights = self.weights
         if weights is not None and not bool((weights == weights[0]).all()):
             return self._truncated()
@@ -189,6 +196,7 @@ class TensorLoss:
         return linear + (mu.value - linear.detach())
 
     def _truncated(self) -> Tensor:
+        """The truncated likelihood, hidden labels as in EM."""
         if not self.index.has_entropy:
             raise PotentiaError("this method has no entropy in terms of marginals here, which this loss needs.")
         value = self._reached(self.flat)
@@ -217,6 +225,7 @@ class TensorLoss:
     # -- without inference
 
     def _piecewise(self) -> Tensor:
+        """Log-losses of all regions by themselves."""
         single, seen = self.method.singles(self.flat).T, self.labels >= 0
         value = self._sum(_log_loss(single, self.labels.clamp_min(0)), seen, self._weights())
         for kind, block in self.index.tables:
@@ -226,6 +235,7 @@ class TensorLoss:
         return value
 
     def _conditionals(self) -> Tensor:
+        """The pseudolikelihood: log-losses of variables given the labels of all others."""
         single = self.method.singles(self.flat).T
         labels = self.labels.clamp_min(0)
         chosen = torch.nn.functional.one_hot(labels, single.shape[1]).to(single.dtype)
@@ -241,6 +251,7 @@ class TensorLoss:
 
 
 def _tiny(p: Tensor) -> float:
+    """The least probability whose logarithm is finite in this type."""
     return 1e-300 if p.dtype == torch.float64 else 1e-37
 
 
@@ -250,6 +261,7 @@ def _safe_log(p: Tensor) -> Tensor:
 
 
 def _plog(p: Tensor, q: Tensor) -> Tensor:
+    """p log q, 0 where p is 0."""
     return p * _safe_log(q)
 
 
@@ -259,10 +271,12 @@ def _product(theta: Tensor, mu: Tensor) -> Tensor:
 
 
 def _dot(theta: Tensor, mu: Tensor) -> Tensor:
+    """theta . mu; forbidden entries have no part in it."""
     return _product(theta, mu).sum()
 
 
 def _log_loss(theta: Tensor, label: Tensor) -> Tensor:
+    """log sum exp theta - theta(label) of every row."""
     return torch.logsumexp(theta, 1) - theta.gather(1, label[:, None])[:, 0]
 
 

@@ -130,6 +130,7 @@ class TensorMethod(torch.nn.Module):
         return torch.cat([flat, flat.new_full((1,), -torch.inf)])[self.index.single]
 
     def _pair_scores(self, flat: Tensor) -> TensorScores:
+        """Scores of all pairs in the layout of the plan."""
         variables = self.singles(flat).unsqueeze(1)
         states = len(variables)
         if self.even:
@@ -152,6 +153,7 @@ class TensorMethod(torch.nn.Module):
         return TensorMarginals(variables, tables if cliques else {}, mu.value)
 
     def _of_pairs(self, plan: PairPlan, flat: Tensor, cliques: bool, value: bool) -> TensorMarginals:
+        """Marginals by message passing or mean field over pairs."""
         scores = self._pair_scores(flat)
         options: dict[str, Any] = {"tol": self.tol, "pairs": cliques, "value": value, "memory": self.memory}
         if self.product:
@@ -170,6 +172,7 @@ class TensorMethod(torch.nn.Module):
 
 
 def message_plan(graph: Graph, inference: MessagePassingMethod) -> PairPlan | RegionPlan:
+    """The index tensors of message passing with a method's counting numbers."""
     entropy = inference.entropy(graph)
     if entropy.maximum:
         raise PotentiaError("the tensor backend needs epsilon > 0: use backend='kernels'.")

@@ -119,6 +119,7 @@ def _group(
 
 
 def _ended(values: Tensor, last: float) -> Tensor:
+    """The values with one more at the end, which padded places of index tensors read."""
     return torch.cat([values, values.new_full((1,), last)])
 
 
@@ -158,6 +159,7 @@ def region_messages(
     counting, weight = every.counting.to(dtype), every.first.to(dtype)
 
     def some(count: int, lam: Tensor) -> tuple[Tensor]:
+        """`count` iterations, colour by colour."""
         for _ in range(count):
             for group in plan.groups:
                 lam = _update(group, theta, lam, counting, weight, damping)
@@ -188,6 +190,7 @@ def _heard(group: Any, theta: Tensor, lam: Tensor, counting: Tensor) -> tuple[Te
 
 
 def _update(group: Any, theta: Tensor, lam: Tensor, counting: Tensor, weight: Tensor, damping: float) -> Tensor:
+    """The messages with those of one colour's variables computed again."""
     m, q = _heard(group, theta, lam, counting)
     q = q[group.entry]
     new = torch.where(q == -torch.inf, -torch.inf, weight[group.sent] * q - m)
@@ -251,6 +254,7 @@ class ProductPlan(torch.nn.Module):
 
 
 def _product_group(variables: Ints, label: Ints, order: Ints, states: int, n: int, none: int) -> Indices:
+    """Index tensors of mean field of one colour: the entries around each variable, and other variables' labels."""
     first = np.full(none // states + 1, -1, dtype=np.int64)
     first[variables] = np.arange(len(variables))
     keys, entries, others = [], [], []
@@ -293,6 +297,7 @@ def region_mean_field(
     q = allowed / allowed.sum(1, keepdim=True)
 
     def some(count: int, q: Tensor) -> tuple[Tensor]:
+        """`count` iterations, colour by colour."""
         for _ in range(count):
             for group in plan.groups:
                 field = _field(group, table, q, every.label.shape[1] - 1)
