@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .models.chain_crf import ChainCRF
     from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
+    from .models.segment_crf import SegmentCRF
     from .potentials import (
         MLP,
         Boosting,
@@ -102,6 +103,7 @@ _NAMES = {
     "models.chain_crf": "ChainCRF",
     "models.crf": "CRF",
     "models.multilabel": "LMBM LMSBN LabelNetwork",
+    "models.segment_crf": "SegmentCRF",
     "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
     "Zero",
 }
@@ -155,6 +157,7 @@ __all__ = [
     "Potts",
     "Result",
     "Scaled",
+    "SegmentCRF",
     "Smoothed",
     "Temperature",
     "TruncatedLinear",

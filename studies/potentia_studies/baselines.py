@@ -50,6 +50,7 @@ class ClassifierChain(MultiLabelClassifier):
         random_state: seed of a random order.
     """
 
+    takes_missing: ClassVar[bool] = False
     estimator: Any = None
     _: KW_ONLY
     order: Any = None
@@ -126,6 +127,7 @@ class LabelPowerset(MultiLabelClassifier):
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
     """
 
+    takes_missing: ClassVar[bool] = False
     estimator: Any = None
 
     saved: ClassVar[Schema] = {
@@ -224,6 +226,7 @@ class _SSVM(MultiLabelClassifier):
     After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).
     """
 
+    takes_missing: ClassVar[bool] = False
     alpha: float = 5e-3
     solver: Solver = "frank_wolfe"
     inference: Inference | None = None

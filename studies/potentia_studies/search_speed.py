@@ -14,6 +14,7 @@ from sklearn.svm import LinearSVC
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
+from potentia.models.multilabel.constraints import make_rules
 from potentia.models.multilabel.lmsbn import states_below
 from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
@@ -40,7 +41,7 @@ class DirectedRelaxation(Relaxation):
     def __init__(self, couplings: Floats) -> None:
         K = len(couplings)
         pairs = list(combinations(range(K), 2))
-        super().__init__(pairs, np.zeros(len(pairs)), K)
+        super().__init__(pairs, np.zeros(len(pairs)), K, make_rules([], np.arange(K)))
         i, j = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         value, label = np.concatenate([couplings[i, j], couplings[j, i]]), np.concatenate([i, j])
         column = K + np.tile(np.arange(len(pairs)), 2)
@@ -82,7 +83,7 @@ def _time(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     seconds, found = _timed(lambda: network.search(base, np.inf, _BUDGET))
     program = DirectedRelaxation(network.couplings())
     rows = base[: 10 if cell["labels"] <= 30 else 3]
-    lp_seconds, (_, value) = _timed(lambda: program.solve(rows))
+    lp_seconds, (_, value) = _timed(lambda: program.solve(rows, np.zeros(rows.shape)))
     search, lp = seconds / len(base), lp_seconds / len(rows)
     return {
         "search_seconds": search,

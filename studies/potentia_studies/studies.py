@@ -15,6 +15,7 @@ from . import (
     marginal_sets,
     misspecification,
     multilabel_tables,
+    parsers,
     perturbation,
     scene,
     search_speed,
@@ -36,6 +37,7 @@ STUDIES = {
         multilabel_tables.STUDY,
         search_speed.STUDY,
         tagging.STUDY,
+        parsers.STUDY,
         images.STUDY,
     )
 }

@@ -311,7 +311,7 @@ def test_labels_are_any_two_values():
     with pytest.raises(pt.PotentiaError, match="takes 3 values"):
         learn_label("a", ["x", "y", "z"])
     with pytest.raises(pt.PotentiaError, match="row 2 has no value"):
-        learn_label("a", ["x", None])
+        learn_label("a", ["x", None, "y"])
 
 
 def test_labels_come_back_as_training_spelled_them():
@@ -345,7 +345,7 @@ def test_tables_in_three_dialects(separator, tmp_path):
 
 
 def test_a_column_of_texts_that_hardly_repeat_is_remarked_on(tmp_path):
-    rows = "".join(f"0,{k:02d};{k % 2}\n" for k in range(40))
+    rows = "".join(f"no {k:02d};{k % 2}\n" for k in range(40))
     (tmp_path / "t.csv").write_text("size;a\n" + rows)
     said = []
     tables.train(tmp_path / "t.csv", ["a"], run=Run(say=said.append))
@@ -455,7 +455,7 @@ def test_predicted_tables_have_ids_probabilities_and_scores(tmp_path):
     options = {"ignore": ["key"], "categorical": ["code"], "run": Run(seed=1)}
     made, facts = tables.train(tmp_path / "t.csv", ["a", "b"], **options)
     assert facts["features"] == 3 + 2
-    assert facts["units"] == ["linear", "rbf", "forest"]
+    assert facts["classifiers"] == ["linear", "rbf", "forest"]
     made.save(tmp_path / "m")
     found = pt.load(tmp_path / "m")
     table = read_table(tmp_path / "t.csv")
@@ -489,7 +489,7 @@ def test_what_is_no_table_is_one_sentence_and_no_rows_are_none(tmp_path):
         ("network", {"alpha": 1.0}, "--alpha cannot be combined with --model network"),
         ("lmbm", {"order": "index"}, "--order cannot be combined with --model lmbm"),
         ("network", {"order": "f-score"}, "order"),
-        ("independent", {"loss": "hamming_loss"}, "--loss cannot be combined with --model independent"),
+        ("independent", {"target": "hamming"}, "--target cannot be combined with --model independent"),
     ],
 )
 def test_options_of_other_models_are_one_sentence(model, options, words, tmp_path):

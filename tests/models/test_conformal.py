@@ -78,3 +78,92 @@ def test_the_expected_share_missed_is_controlled(coverage):
 def test_bad_input_is_one_sentence(call, words):
     with pytest.raises(pt.PotentiaError, match=words):
         call()
+
+
+def labelled_rows(n, K=4, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 5))
+    Z = X @ rng.normal(size=(5, K)) + rng.normal(size=(n, K))
+    Z[:, 1:] += 0.7 * (Z[:, :-1] > 0)
+    return X, (Z > 0.3).astype(int)
+
+
+def hits(sets, labels):
+    return np.array([any(np.array_equal(y, row) for row in own) for own, y in zip(sets.labels, labels, strict=True)])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pt.LMSBN(1e-2), pt.LabelNetwork(["linear"], n_trees=10, cv=2), pt.multilabel.IndependentClassifiers(1e-2)],
+    ids=["LMSBN", "LabelNetwork", "IndependentClassifiers"],
+)
+def test_sets_of_labels_and_labellings_cover_over_random_splits(model, tmp_path):
+    X, Y = labelled_rows(700)
+    model.fit(X[:100], Y[:100])
+    rest, rng = np.arange(100, 700), np.random.default_rng(0)
+    shares, wholes = [], []
+    low, high = band(300, 300, 0.9, 0.9999)
+    for _ in range(10):
+        order = rng.permutation(rest)
+        held, test = order[:300], order[300:]
+        model.calibrate(X[held], Y[held])
+        sets = model.predict_set(X[test], 0.9)
+        inside = np.where(Y[test] > 0, sets.high, sets.low)
+        assert np.all((low <= inside.sum(axis=0)) & (inside.sum(axis=0) <= high))
+        shares.append(inside.mean())
+        if model._ranks:
+            found = model.predict_set(X[test], 0.9, of="labellings")
+            assert found.complete.all()
+            wholes.append(hits(found, Y[test]).sum())
+            assert low <= wholes[-1] <= high
+    assert np.mean(shares) > 0.89
+    model.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m").predict_set(X[:5])
+    np.testing.assert_array_equal(again.high, model.predict_set(X[:5]).high)
+
+
+def test_sets_know_missing_labels_constants_and_limits():
+    X, Y = labelled_rows(300)
+    Y = np.column_stack([Y, np.ones(300, dtype=int)])
+    model = pt.LMSBN(1e-2).fit(X[:100], Y[:100])
+    with pytest.raises(pt.PotentiaError, match="call calibrate"):
+        model.predict_set(X)
+    holes = np.where(np.random.default_rng(0).random(Y.shape) < 0.1, np.nan, Y)
+    model.calibrate(X[100:], holes[100:])
+    sets = model.predict_set(X[:10])
+    assert not sets.low[:, 4].any()
+    assert sets.high[:, 4].all()
+    wide = model.predict_set(X[:10], 0.99, of="labellings", limit=2)
+    assert max(len(own) for own in wide.labels) == 2
+    assert not wide.complete.all()
+    with pytest.raises(pt.PotentiaError, match="coverage"):
+        model.predict_set(X, 1.0)
+    with pytest.raises(pt.PotentiaError, match="no sets of labellings"):
+        pt.LMBM().fit(X[:60], Y[:60]).calibrate(X, Y).predict_set(X, of="labellings")
+
+
+@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+def test_sets_of_variables_miss_no_more_than_stated(tmp_path):
+    from sample_images import noisy
+
+    examples = noisy(90, (6, 7))
+    crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, pt.IteratedLogistic(iterations=3, tol=0.0)).fit(
+        examples[:10]
+    )
+    with pytest.raises(pt.PotentiaError, match="call calibrate"):
+        crf.predict_set(examples[:1])
+    missed, rng = [], np.random.default_rng(0)
+    for _ in range(5):
+        order = 10 + rng.permutation(80)
+        crf.calibrate([examples[i] for i in order[:40]])
+        test = [examples[i] for i in order[40:]]
+        sets = crf.predict_set(test, 0.9)
+        shares = [1 - own[np.arange(42), e.labels].mean() for own, e in zip(sets, test, strict=True)]
+        missed.append(np.mean(shares))
+    assert np.mean(missed) <= 0.11
+    crf.save(tmp_path / "crf")
+    again = pt.load(tmp_path / "crf")
+    np.testing.assert_array_equal(again.predict_set(test[:1])[0], crf.predict_set(test[:1])[0])
+    crf.fit(examples[:10])
+    with pytest.raises(pt.PotentiaError, match="call calibrate"):
+        crf.predict_set(test)

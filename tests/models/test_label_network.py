@@ -12,17 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.base.saving import file_kind, read_file, write_file
-from potentia.models.multilabel.posterior import (
-    FLOOR,
-    Conditionals,
-    Member,
-    Seen,
-    beam,
-    best_labellings,
-    learn_conditionals,
-    marginals,
-    most_probable,
-)
+from potentia.models.multilabel.constraints import among_varying, make_rules, read_constraints
+from potentia.models.multilabel.posterior import FLOOR, Conditionals, Member, Seen, candidates, learn_conditionals
 from potentia.models.multilabel.units import learn_forest
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -43,12 +34,40 @@ def every(V):
     return np.array(list(product([-1.0, 1.0], repeat=V)))
 
 
-def random_member(n, V, seed, scale=2.0):
+NAMES = [f"l{k}" for k in range(14)]
+LIMITS = {
+    "none": [],
+    "mixed": [pt.factors.Implies("l0", "l1"), pt.factors.AtMostOne("l1", "l2", "l3")],
+    "dense": [
+        pt.factors.ExactlyOne("l0", "l1", "l2"),
+        pt.factors.Implies("l3", "l2", "l4"),
+        pt.factors.Or("l1", "l4"),
+        pt.factors.Parity("l0", "l3", "l4"),
+    ],
+    "counts": [pt.factors.Cardinality([0, -np.inf, 0, -np.inf], *NAMES[:5]), pt.factors.And("l1", state=0)],
+}
+
+
+def rules_of(limits, V, order):
+    return make_rules(among_varying(read_constraints(limits, NAMES[:V]), np.arange(V), np.zeros(V)), order)
+
+
+def allowed(limits, signs):
+    own = (signs > 0).astype(int)
+    columns = [own[:, [int(name[1:]) for name in factor.names]] for factor in limits]
+    return (
+        np.all([f.allows(c) for f, c in zip(limits, columns, strict=True)], axis=0)
+        if limits
+        else np.full(len(own), True)
+    )
+
+
+def random_member(n, V, seed, scale=2.0, limits=()):
     rng = np.random.default_rng(seed)
     coupling = np.tril(rng.normal(size=(V, V)), -1)
     conditionals = Conditionals(rng.permutation(V), np.ones((V, 1)), np.zeros(V), coupling)
     base = scale * rng.normal(size=(n, V))
-    return Member(conditionals, base)
+    return Member(conditionals, base, rules_of(limits, V, conditionals.order))
 
 
 def random_seen(n, V, seed, count=5):
@@ -64,51 +83,69 @@ def joint(member, row, V):
     return found
 
 
+@pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_most_probable_labelling_is_that_of_enumeration(seed):
-    member = random_member(6, 5, seed, scale=0.5)
-    for width in (32, 3, 1):
-        kept = most_probable(member, width)
-        first, optimal = kept.best()
-        assert np.all(optimal) or width < 32
+def test_the_most_probable_labelling_is_that_of_enumeration(seed, limits):
+    V, limits = 7, LIMITS[limits]
+    member = random_member(6, V, seed, 0.5, limits)
+    fair = allowed(limits, every(V))
+    for width in (128, 3, 1):
+        found = member.most_probable(width)
+        assert np.all(found.optimal)
         for row in range(6):
-            p = joint(member, row, 5)
-            found = np.exp(kept.log_p[first[row]])
-            assert found <= p.max() + 1e-12
-            # what is called optimal is, and a search as wide as 1 / P is exact
-            assert found == pytest.approx(p.max()) or not (optimal[row] or width >= 1 / p.max())
-            labels = member.unplaced(kept.signs[first])[row]
-            assert p[np.all(every(5) == labels, axis=1)][0] == pytest.approx(found)
+            log_p = member.log_probabilities(np.full(2**V, row), every(V))
+            np.testing.assert_array_equal(np.isfinite(log_p), fair)
+            assert -found.loss[row] == pytest.approx(log_p.max())
+            np.testing.assert_array_equal(found.labels[row], every(V)[log_p.argmax()])
+    if not limits:
+        assert np.exp(log_p).sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_clamped_searches_agree_with_enumeration(limits):
+    V, limits = 7, LIMITS[limits]
+    member = random_member(8, V, 5, 0.5, limits)
+    fair, rng = every(V)[allowed(limits, every(V))], np.random.default_rng(0)
+    clamp = fair[rng.integers(len(fair), size=8)] * (rng.random((8, V)) < 0.4)
+    found = member.most_probable(4, clamp)
+    for row in range(8):
+        agree = fair[np.all(fair * clamp[row] >= 0, axis=1)]
+        log_p = member.log_probabilities(np.full(len(agree), row), agree)
+        np.testing.assert_array_equal(found.labels[row], agree[log_p.argmax()])
+
+
+def test_fourteen_labels_are_searched_exactly():
+    V, limits = 14, [pt.factors.AtMostOne(*NAMES[:4]), pt.factors.Implies("l9", "l2"), pt.factors.Or("l3", "l5", "l13")]
+    member = random_member(2, V, 0, 0.3, limits)
+    found = member.most_probable(8)
+    for row in range(2):
+        log_p = member.log_probabilities(np.full(2**V, row), every(V))
+        assert found.optimal[row]
+        assert -found.loss[row] == pytest.approx(log_p[allowed(limits, every(V))].max())
 
 
 def test_a_beam_keeps_the_best_prefixes_in_order():
     member = random_member(4, 4, 0)
-    kept = beam(member, 16)
+    kept = member.beam(16)
     for row in range(4):
-        mine = kept.rows == row
-        np.testing.assert_allclose(kept.log_p[mine], np.sort(np.log(joint(member, row, 4)))[::-1])
-    assert np.all(beam(member, 2).bound < 0)
+        np.testing.assert_allclose(kept.log_p[row], np.sort(np.log(joint(member, row, 4)))[::-1])
+    assert np.all(member.beam(2).bound < 0)
 
 
 @pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("n_members", [1, 2])
-def test_labellings_and_marginals_with_a_forest_equal_enumeration(power, n_members):
+def test_labellings_with_a_forest_equal_enumeration(power, n_members):
     V = 4
     members = [random_member(5, V, seed, scale=1.0) for seed in range(n_members)]
     seen = random_seen(5, V, 7)
-    found = best_labellings(members, seen, power, 16)
-    means = marginals(members, seen, power, 16)
+    found = candidates(members, seen, 2.0, 16).best(power)
     for row in range(5):
         score = np.mean([np.log(joint(member, row, V)) for member in members], axis=0)
         q = np.array([seen.probabilities.toarray()[row][np.all(seen.labellings == y, axis=1)].sum() for y in every(V)])
         score += power * np.log(q + FLOOR)
-        best = every(V)[score.argmax()]
         if found.optimal[row] or n_members == 1:
-            np.testing.assert_array_equal(found.labels[row], best)
+            np.testing.assert_array_equal(found.labels[row], every(V)[score.argmax()])
         assert -found.loss[row] <= score.max() + 1e-9
-        p = np.exp(score) / np.exp(score).sum()
-        if n_members == 1:
-            np.testing.assert_allclose(means[row], p @ (every(V) > 0), atol=1e-9)
     assert np.all(found.optimal) or n_members == 2
 
 
@@ -118,13 +155,13 @@ def test_conditionals_are_penalised_logistic_regressions():
     scores = signs[:, :, None] * 0.5 + rng.normal(size=(80, 3, 2))
     weight = rng.random((80, 3))
     order = np.array([2, 0, 1])
-    found = learn_conditionals(scores, signs, order, 1e6, weight, 20)
+    found = learn_conditionals(scores, signs, signs, order, 1e6, weight, 20)
     # so strong a ridge leaves the regression of all labels at once
     plain = LogisticRegression(C=1e3, tol=1e-10, max_iter=1000)
     plain.fit(scores.reshape(240, 2), signs.ravel(), sample_weight=weight.ravel())
     np.testing.assert_allclose(found.weight, np.tile(plain.coef_, (3, 1)), atol=1e-2)
     assert np.abs(found.coupling).max() < 1e-3
-    free = learn_conditionals(scores, signs, order, 1e-6, weight, 1)
+    free = learn_conditionals(scores, signs, signs, order, 1e-6, weight, 1)
     assert np.count_nonzero(free.coupling) == 2
     used = np.flatnonzero(free.coupling[2])[0]
     A = np.column_stack([scores[:, 1], signs[:, order[used]]])
@@ -135,12 +172,13 @@ def test_conditionals_are_penalised_logistic_regressions():
 def test_a_forest_has_the_shares_of_its_leaves_and_held_out_ones():
     X, Y = labelled_rows(60)
     signs = 2.0 * Y - 1
-    forest, held_out = learn_forest(X, signs, np.ones(60), 30, 0)
+    forest, aside_of = learn_forest(X, signs, np.ones(60), 30, 0)
+    held_out = aside_of(np.arange(60))
     p = forest.seen(X).probabilities
     np.testing.assert_allclose(p.sum(axis=1), 1.0)
     np.testing.assert_allclose(forest.seen(sparse.csr_array(X)).probabilities.toarray(), p.toarray())
     np.testing.assert_allclose(held_out.probabilities.sum(axis=1), 1.0)
-    truth = np.unique(signs, axis=0, return_inverse=True)[1].ravel()
+    truth = np.array([np.flatnonzero(np.all(forest.labellings == y, axis=1))[0] for y in signs])
     own = np.mean(p.toarray().argmax(axis=1) == truth)
     aside = np.mean(held_out.probabilities.toarray().argmax(axis=1) == truth)
     assert own > 0.95 > aside
@@ -161,11 +199,12 @@ def test_scikit_learn_accepts_it():
 
 CASES = {
     "auto": {},
-    "ensemble": {"units": ["linear"], "n_orders": 3, "loss": "hamming_loss"},
+    "ensemble": {"units": ["linear"], "n_orders": 3, "target": "hamming"},
     "no forest": {"units": ["linear"], "n_trees": 0, "order": "index"},
     "forest alone": {"units": []},
     "boosting": {"units": ["boosting"]},
-    "given labels": {"units": ["linear", LogisticRegression()], "sees_labels": True, "order": [3, 1, 0, 2, 4]},
+    "classifiers": {"units": ["linear", LogisticRegression()], "order": [3, 1, 0, 2, 4]},
+    "constraints": {"units": ["linear"], "constraints": {"3": "2"}},
 }
 
 
@@ -174,16 +213,15 @@ CASES = {
 def test_saved_networks_predict_identically(case, thin, tmp_path):
     X, Y = labelled_rows()
     Y = np.column_stack([Y, np.ones(len(Y), dtype=int)])  # a label that never varies
+    Y[:, 2] |= Y[:, 3]
     X = sparse.csr_array(X) if thin else X
     model = pt.LabelNetwork(**{**SMALL, **CASES[case]}).fit(X, Y)
     found, p = model.search(X), model.predict_proba(X)
     assert np.all(p[:, 4] == 1)
     assert np.all((p >= 0) & (p <= 1))
     assert found.optimal.all() or model.n_orders > 1
-    if model.whole_:
-        np.testing.assert_array_equal(found.labels, model.predict(X))
-    else:
-        np.testing.assert_array_equal(p > 0.5, model.predict(X))
+    expected = found.labels if model.whole_ and model.target == "exact" else p > 0.5
+    np.testing.assert_array_equal(expected, model.predict(X))
     assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5
     model.save(tmp_path / "m")
     again = pt.load(tmp_path / "m")
@@ -194,16 +232,16 @@ def test_saved_networks_predict_identically(case, thin, tmp_path):
     np.testing.assert_array_equal(same.predict_proba(X), p)
 
 
-def test_units_that_see_labels_search_what_they_learned():
-    X, Y = labelled_rows(K=3)
-    model = pt.LabelNetwork([LogisticRegression()], sees_labels=True, n_trees=0, cv=2, order="index").fit(X, Y)
-    members, _ = model._members(X[:5])
-    found = model.search(X[:5])
-    for row in range(5):
-        log_p = members[0].log_probabilities(np.full(8, row), every(3))
-        assert np.exp(log_p).sum() == pytest.approx(1.0)
-        np.testing.assert_array_equal(found.labels[row], every(3)[log_p.argmax()] > 0)
-        assert found.loss[row] == pytest.approx(-log_p.max())
+def test_probabilities_are_each_labels_own_and_targets_read_them():
+    X, Y = labelled_rows(300)
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X[:200], Y[:200])
+    p = model.predict_proba(X[200:])
+    np.testing.assert_array_equal(model.predict(X[200:], target="hamming"), p > 0.5)
+    np.testing.assert_array_equal(model.predict(X[200:], target="f1"), p > model.thresholds_)
+    np.testing.assert_array_equal(model.predict(X[200:]), model.predict(X[200:], target="exact"))
+    assert np.all(model.thresholds_ <= 0.5)  # half of the best F1
+    with pytest.raises(pt.PotentiaError, match="target"):
+        model.predict(X, target="accuracy")
 
 
 def test_labels_that_depend_on_each_other_are_found_together():
@@ -234,8 +272,7 @@ def test_labels_that_cannot_be_told_are_predicted_each_for_itself():
         ({"units": [3]}, "units must be names or classifiers"),
         ({"units": [], "n_trees": 0}, "nothing to learn with"),
         ({"order": "learned"}, "order"),
-        ({"loss": "f1"}, "loss"),
-        ({"sees_labels": True, "n_orders": 2}, "n_orders must be 1"),
+        ({"target": "accuracy"}, "target"),
         ({"width": 0}, "width"),
     ],
 )
@@ -292,3 +329,30 @@ def test_a_search_without_labels_that_vary_gives_the_constants():
     found = pt.LabelNetwork(**SMALL).fit(X, np.ones_like(Y)).search(X[:3])
     np.testing.assert_array_equal(found.labels, np.ones((3, 4)))
     assert found.optimal.all()
+
+
+def test_predictions_satisfy_constraints_in_every_target():
+    X, Y = labelled_rows(240, K=6)
+    Y[:, 1] |= Y[:, 0]
+    Y[:, 4] &= 1 - Y[:, 3]
+    limits = [pt.factors.Implies("0", "1"), pt.factors.AtMostOne("3", "4")]
+    model = pt.LabelNetwork(["linear"], **SMALL, constraints=limits).fit(X[:160], Y[:160])
+    for target in ("exact", "hamming", "f1"):
+        found = model.predict(X[160:], target=target)
+        assert np.all(found[:, 0] <= found[:, 1])
+        assert np.all(found[:, 3] + found[:, 4] <= 1)
+    free = pt.LabelNetwork(["linear"], **SMALL).fit(X[:160], Y[:160])
+    assert model.score(X[160:], Y[160:]) >= free.score(X[160:], Y[160:]) - 0.02
+
+
+def test_missing_labels_are_filled_in_and_left_out():
+    X, Y = labelled_rows(400, K=5)
+    rng = np.random.default_rng(1)
+    holes = np.where(rng.random(Y.shape) < 0.3, np.nan, Y.astype(float))
+    whole, part = (pt.LabelNetwork(["linear"], **SMALL).fit(X[:300], y[:300]) for y in (Y, holes))
+    assert part.score(X[300:], Y[300:]) >= 0.85 * whole.score(X[300:], Y[300:])
+    again = pt.LabelNetwork(["linear"], **SMALL).fit(X[:300], np.where(np.isnan(holes), -1, Y)[:300])
+    np.testing.assert_array_equal(again.predict_proba(X), part.predict_proba(X))
+    objects = np.where(np.isnan(holes), None, Y.astype(object))
+    again = pt.LabelNetwork(["linear"], **SMALL).fit(X[:300], objects[:300])
+    np.testing.assert_array_equal(again.predict_proba(X), part.predict_proba(X))

@@ -13,6 +13,7 @@ import potentia as pt
 from data_sets import DATA, needs
 from potentia.base.types import ConvergenceWarning, PotentiaError
 from potentia.models.multilabel import machine as machines
+from potentia.models.multilabel.constraints import make_rules, read_constraints
 from potentia.models.multilabel.lmbm import LMBM
 from potentia.models.multilabel.machine import Machine, Relaxation, as_cliques, clique_sets, find_labelling
 
@@ -43,11 +44,16 @@ def labellings(K):
     return [np.array(y, dtype=float) for y in itertools.product((-1, 1), repeat=K)]
 
 
-def random_machine(K, order, seed, scale=1.0):
+def rules_of(limits, K):
+    names = [str(k) for k in range(K)]
+    return make_rules(read_constraints(limits, names), np.arange(K))
+
+
+def random_machine(K, order, seed, scale=1.0, limits=()):
     rng = np.random.default_rng(seed)
     sets = clique_sets(order, K)
     weight = scale * rng.normal(size=len(sets))
-    machine = Machine(np.zeros((K, 0)), np.zeros(K), weight, as_cliques(sets, K), 0.0, 0.0)
+    machine = Machine(np.zeros((K, 0)), np.zeros(K), weight, as_cliques(sets, K), 0.0, 0.0, rules_of(limits, K))
     return machine, sets, rng.normal(size=(20, K))
 
 
@@ -197,7 +203,7 @@ def test_the_relaxation_is_the_program_over_distributions_where_a_clique_holds_a
     rng = np.random.default_rng(3)
     sets, K = [(0, 1), (1, 2), (0, 1, 2)], 3
     v, scores = rng.normal(size=3), rng.normal(size=(5, 3))
-    _, values = Relaxation(sets, v, K).solve(scores)
+    _, values = Relaxation(sets, v, K, rules_of([], K)).solve(scores, np.zeros(scores.shape))
     for s, value in zip(scores, values, strict=True):
         z = np.array([margins(sets, s, v, y) for y in labellings(K)])
         # p (8) and xi (3): xi_i >= 1 - sum_y p(y) z_i(y)
@@ -222,7 +228,9 @@ def test_map_of_many_labels_goes_through_the_linear_program():
     rng = np.random.default_rng(0)
     K = 22
     sets = [(i, i + 1) for i in range(K - 1)]
-    machine = Machine(np.zeros((K, 0)), np.zeros(K), rng.normal(size=K - 1), as_cliques(sets, K), 0.0, 0.0)
+    machine = Machine(
+        np.zeros((K, 0)), np.zeros(K), rng.normal(size=K - 1), as_cliques(sets, K), 0.0, 0.0, rules_of([], K)
+    )
     scores = rng.normal(size=(3, K))
     found = find_labelling(machine, scores, "map").labels
     for s, y in zip(scores, found, strict=True):
@@ -364,3 +372,59 @@ def test_a_fit_killed_after_its_last_pass_resumes_with_the_same_bits(tmp_path, m
             model.fit(X, Y, checkpoint=tmp_path / "state")
         found.append(model.decision_function(X))
     np.testing.assert_array_equal(*found)
+
+
+LIMITS = [
+    pt.factors.ExactlyOne("0", "1", "2"),
+    pt.factors.Implies("3", "4"),
+    pt.factors.AtMostOne("4", "5"),
+    pt.factors.Or("0", "5"),
+]
+
+
+def fair(y):
+    return all(f.allows([int(y[int(name)] > 0) for name in f.names]) for f in LIMITS)
+
+
+@pytest.mark.parametrize("clamped", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_constrained_labellings_are_those_of_enumeration(seed, clamped):
+    machine, sets, scores = random_machine(6, 2, seed, 0.5, LIMITS)
+    allowed = [y for y in labellings(6) if fair(y)]
+    held, rng = np.zeros((20, 6)), np.random.default_rng(seed)
+    if clamped:
+        held = np.array(allowed)[rng.integers(len(allowed), size=20)] * (rng.random((20, 6)) < 0.3)
+    exact, branch = (find_labelling(machine, scores, decode, held) for decode in ("exact", "branch"))
+    relaxed = find_labelling(machine, scores, "lp", held)
+    for row, s in enumerate(scores):
+        agree = [y for y in allowed if np.all(y * held[row] >= 0)]
+        best = min(np.maximum(0, 1 - margins(sets, s, machine.weight, y)).sum() for y in agree)
+        assert exact.loss[row] == pytest.approx(best)
+        assert branch.loss[row] == pytest.approx(best)
+        assert branch.optimal[row]
+        assert relaxed.bound[row] <= best + 1e-6
+        for found in (exact, branch, relaxed):
+            assert any(np.array_equal(found.labels[row], y) for y in agree)
+
+
+def test_missing_labels_and_constraints_together():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 4))
+    Y = (X @ rng.normal(size=(4, 4)) + 0.3 * rng.normal(size=(200, 4)) > 0).astype(float)
+    Y[:, 1] = np.maximum(Y[:, 0], Y[:, 1])
+    holes = np.where(rng.random(Y.shape) < 0.3, np.nan, Y)
+    model = pt.LMBM(1e-2, constraints={"0": "1"}).fit(X[:150], holes[:150])
+    found = model.predict(X)
+    assert np.all(found[:, 0] <= found[:, 1])
+    assert model.score(X[150:], Y[150:]) >= 0.8 * pt.LMBM(1e-2).fit(X[:150], Y[:150]).score(X[150:], Y[150:])
+
+
+def test_rows_count_by_their_weights():
+    rng = np.random.default_rng(0)
+    X, w = rng.normal(size=(60, 3)), rng.integers(0, 3, size=60)
+    Y = (X @ rng.normal(size=(3, 3)) + rng.normal(size=(60, 3)) > 0).astype(int)
+    weighted = pt.LMBM(1e-2, tol=1e-9).fit(X, Y, sample_weight=w)
+    rows = np.repeat(np.arange(60), w)
+    many = pt.LMBM(1e-2, tol=1e-9).fit(X[rows], Y[rows])
+    # C is 1 / (alpha n): n counts rows of weight above zero, and weights have mean 1
+    np.testing.assert_allclose(weighted.decision_function(X), many.decision_function(X), atol=1e-3)

@@ -17,11 +17,12 @@ import potentia as pt
 from potentia.kernels.search import NetworkTerms
 from potentia.learn.checkpoint import Checkpoint
 from potentia.models.multilabel.base import Solved, resuming
+from potentia.models.multilabel.constraints import forced, make_rules, read_constraints
 from potentia.models.multilabel.hinge import HingeSolver, LabelRows, RemoteRows, SignColumns, forget_rows
 from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.inputs import far_feature
 from potentia.models.multilabel.lmsbn import states_below
-from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks, splits
+from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks, project, splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -35,7 +36,7 @@ def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
     return X, Y
 
 
-def random_network(K, seed, whole=False, terms=True):
+def random_network(K, seed, whole=False, terms=True, limits=()):
     """A network of random weights in a random order; whole numbers make many ties."""
     rng = np.random.default_rng(seed)
     draw = (lambda *s: rng.integers(-1, 2, size=s).astype(float)) if whole else (lambda *s: rng.normal(size=s))
@@ -50,7 +51,8 @@ def random_network(K, seed, whole=False, terms=True):
         np.array([j for _, members in sets for j in members], dtype=np.int64),
     )
     order = rng.permutation(K)
-    network = DirectedNetwork(np.zeros((K, 1)), np.zeros(K), order, links)
+    rules = make_rules(read_constraints(limits, [str(k) for k in range(K)]), order)
+    network = DirectedNetwork(np.zeros((K, 1)), np.zeros(K), order, links, rules)
     return network, draw(5, K)
 
 
@@ -446,7 +448,7 @@ def test_any_two_values_and_constant_labels():
         (np.ones((4, 2)), np.array([0.1, 1.5, 2.2, 0]), "continuous"),
         (np.ones((4, 0)), np.array([0, 1, 1, 0]), "0 feature"),
         (np.ones((4, 2)), np.zeros((4, 0)), "no labels"),
-        (np.ones((4, 2)), np.array([[0, np.nan]] * 4), "NaN"),
+        (np.ones((4, 2)), np.array([[0, np.nan]] * 4), "label 1 of y is missing in all rows"),
         (np.full((4, 2), np.nan), np.array([0, 1, 1, 0]), "NaN"),
         (np.ones((4, 2)), np.zeros((3, 2)), "X has 4 rows but y has 3"),
     ],
@@ -727,3 +729,115 @@ def test_far_features_are_those_of_numpy(monkeypatch):
         )
         assert far_feature(X) == far_feature(rows) == far_feature(twice) == wanted
     assert far_feature(np.zeros((0, 3))) is far_feature(sparse.csr_array((0, 3))) is None
+
+
+LIMITS = [
+    pt.factors.ExactlyOne("0", "1", "2"),
+    pt.factors.Implies("3", "4"),
+    pt.factors.AtMostOne("4", "5"),
+    pt.factors.Parity("0", "5", "6"),
+]
+
+
+def fair(labellings, limits=LIMITS):
+    present = (labellings > 0).astype(int)
+    return np.all([f.allows(present[:, [int(name) for name in f.names]]) for f in limits], axis=0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_constrained_search_equals_brute_force(seed):
+    K = 7
+    network, base = random_network(K, seed, limits=LIMITS)
+    labellings, losses = plain_losses(network, base, K)
+    rules, place = network.rules, np.argsort(network.order)
+    # labels that rules force, given those before them, have no loss
+    free = plain_losses(network._replace(rules=make_rules([], np.arange(K))), base, K)[1]
+    np.testing.assert_array_equal(losses, free)
+    choice = ~forced(rules, labellings[:, network.order])[:, place]
+    allowed = fair(labellings)
+    found = network.search(base, np.inf, 10**6, k=3)
+    assert found.optimal.all()
+    for row in range(len(base)):
+        z = np.empty((len(labellings), K))
+        for i, k in enumerate(network.order):
+            y = labellings[:, network.order]
+            g = base[row, k] + y[:, :i] @ network.links.coupling[i, :i]
+            for t in range(network.links.term_ptr[i], network.links.term_ptr[i + 1]):
+                members = network.links.members[network.links.member_ptr[t] : network.links.member_ptr[t + 1]]
+                g = g + network.links.weight[t] * y[:, members].prod(axis=1)
+            z[:, k] = labellings[:, k] * g
+        loss = (np.maximum(0.0, 1.0 - z) * choice).sum(axis=1)
+        np.testing.assert_allclose(found.loss[row], np.sort(loss[allowed])[:3])
+        assert fair(found.labels[row]).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_projections_have_the_largest_sum(seed):
+    K, rng = 7, np.random.default_rng(seed)
+    scores = rng.normal(size=(10, K))
+    rules = make_rules(read_constraints(LIMITS, [str(k) for k in range(K)]), np.arange(K))
+    every = np.array(list(product([-1.0, 1.0], repeat=K)))
+    best = (scores @ every[fair(every)].T).max(axis=1)
+    found = project(scores, rules)
+    np.testing.assert_allclose((found * scores).sum(axis=1), best)
+    assert fair(found).all()
+
+
+@pytest.mark.parametrize("kind", [pt.LMSBN, IndependentClassifiers, pt.multilabel.ThresholdClassifier])
+def test_constraints_and_missing_labels_in_every_estimator(kind, tmp_path):
+    X, Y = labelled_rows(200, K=5)
+    Y[:, 1] |= Y[:, 0]
+    Y[:, 3] &= 1 - Y[:, 2]
+    limits = [pt.factors.Implies("0", "1"), pt.factors.AtMostOne("2", "3")]
+    holes = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, np.nan, Y.astype(float))
+    model = kind(constraints=limits).fit(X[:150], holes[:150])
+    assert fair(model.predict(X), limits).all()
+    assert model.score(X[150:], Y[150:]) > 0.7 * kind().fit(X[:150], Y[:150]).score(X[150:], Y[150:])
+    assert model.score(X[150:], holes[150:]) >= model.score(X[150:], Y[150:])
+    model.save(tmp_path / "m")
+    again = pt.load(tmp_path / "m")
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(clone(again).fit(X[:150], holes[:150]).predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ([pt.factors.Implies("0", "9")], "label '9', which y does not have"),
+        ([pt.factors.AtMostOne()], "needs the names"),
+        ([pt.factors.Or("0", "1", weight=2.0)], "must be hard"),
+        ([pt.factors.Or("0", "1", state=2)], "state 2"),
+        (3, "constraints must be a list"),
+        (["0"], "must be pt.factors"),
+        ({"0": "0"}, "its own parent"),
+        ([pt.factors.And("0", "1")], r"row 0 of y violates And\(0, 1\)"),
+    ],
+)
+def test_bad_constraints_are_one_sentence(limits, words):
+    X, Y = labelled_rows(20)
+    Y[0] = 0
+    with pytest.raises(pt.PotentiaError, match=words):
+        pt.LMSBN(1e-2, constraints=limits).fit(X, Y)
+
+
+def test_constraints_hold_with_labels_that_are_constant_in_training():
+    X, Y = labelled_rows(60, K=4)
+    Y[:, 0], Y[:, 3] = 1, 0
+    limits = [pt.factors.Implies("0", "1", "2"), pt.factors.AtMostOne("1", "2", "3")]
+    Y[:, 2] = 1 - Y[:, 1]
+    found = pt.LMSBN(1e-2, constraints=limits).fit(X, Y).predict(X)
+    assert np.all(found[:, 1] + found[:, 2] == 1)
+    with pytest.raises(pt.PotentiaError, match="greedy"):
+        pt.LMSBN(1e-2, constraints=limits).fit(X, Y).predict_greedy(X)
+
+
+def test_minus_one_is_a_value_unless_there_are_zeros():
+    X, Y = labelled_rows(40)
+    plain = pt.LMSBN(1e-2).fit(X, np.where(Y == 0, -1, 1))
+    assert set(np.unique(plain.predict(X))) == {-1, 1}
+    known = np.where(np.random.default_rng(0).random(Y.shape) < 0.2, -1, Y)
+    model = pt.LMSBN(1e-2).fit(X, known)
+    assert set(np.unique(model.predict(X))) <= {0, 1}
+    assert model.score(X, np.full(Y.shape, -1)) == 1.0
+    with pytest.raises(pt.PotentiaError, match="must be complete"):
+        model.labelling_loss(X, known)

@@ -85,9 +85,9 @@ def test_directed_relaxation_bounds_the_search_and_is_exact_without_couplings():
     X, Y = rng.normal(size=(60, 3)), (rng.random((60, 4)) < 0.4).astype(int)
     network = pt.LMSBN(1e-2).fit(X, Y).network_
     base = network.base(X[:8])
-    value = search_speed.DirectedRelaxation(network.couplings()).solve(base)[1]
+    value = search_speed.DirectedRelaxation(network.couplings()).solve(base, np.zeros(base.shape))[1]
     assert np.all(value <= network.search(base, np.inf, 10**9).loss[:, 0] + 1e-7)
-    none = search_speed.DirectedRelaxation(np.zeros((4, 4))).solve(base)[1]
+    none = search_speed.DirectedRelaxation(np.zeros((4, 4))).solve(base, np.zeros(base.shape))[1]
     assert np.allclose(none, np.maximum(0, 1 - np.abs(base)).sum(axis=1), atol=1e-7)
 
 

@@ -179,6 +179,14 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         text = "a folder with rows.jsonl files, or a model that `potentia train` wrote"
         add("folder", type=Path, metavar="DIR", help=text)
         add("--out", type=Path, metavar="FILE", help="the page to write (default: report.html in DIR)")
+    elif command == "annotate":
+        add("folder", type=Path, metavar="DIR", help="folder of images (PNG, JPEG, TIFF, GIF), or one file")
+        text = "folder for strokes/, masks/, classes.csv and model (default: DIR-annotations)"
+        add("--out", type=Path, metavar="DIR", help=text)
+        add("--classes", metavar="NAMES", help="names with commas between (default: background,object)")
+        add("--palette", type=Path, metavar="FILE", help="lines value,name[,#rrggbb] of classes")
+        add("--port", type=whole_number(1024, 65535), metavar="N", help="port of the page (default: any that is free)")
+        add("--threads", type=whole_number(), metavar="N", help="number of threads (default: all cores)")
     elif command == "bench":
         add("--quick", action="store_true", help="smaller grids, fewer repetitions")
         add("--out", type=Path, metavar="FILE", help="also write the rows as JSON lines")
@@ -222,6 +230,29 @@ def demo(arguments: argparse.Namespace) -> None:
         print_table(*runs_table(name, part))
         print(f"data: {part[0]['data']}\n")
     print(f"done in {seconds:.0f} s; open {path} in a browser")
+
+
+def annotate(arguments: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C."""
+    from .annotate.server import serve
+
+    if arguments.classes is not None and arguments.palette is not None:
+        raise PotentiaError("--classes and --palette both name the classes: give one of them.")
+    source = arguments.folder
+    out = arguments.out or source.absolute().with_name(f"{source.absolute().stem}-annotations")
+    names = [name.strip() for name in (arguments.classes or "").split(",") if name.strip()]
+
+    def begun(address: str) -> None:
+        if arguments.json:
+            print(json_text({"address": address, "out": str(out)}), flush=True)
+        else:
+            print(f"{address}\nOpen this address in a browser of this machine; Ctrl-C ends.", flush=True)
+
+    arguments.quiet = False
+    with command_context(arguments):
+        model = serve(source, out, arguments.palette, names, arguments.port or 0, begun)
+    if not arguments.json:
+        print(f"{model}: a model for `potentia predict`" if model else f"{out}: the strokes so far")
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -397,6 +428,11 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, str]] = {
         report,
         "One HTML page of all result rows under a folder: tables, curves, images, run facts.",
         "potentia report demo --out demo/report.html",
+    ),
+    "annotate": (
+        annotate,
+        "Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model.",
+        "potentia annotate photos --classes background,cell --out cells",
     ),
     "bench": (
         bench,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,18 +24,19 @@ def is_tiff(path: Path) -> bool:
     return path.suffix.lower() in TIFF_SUFFIXES
 
 
-def n_pages(path: Path) -> int:
-    """The number of images in a file."""
-    _, axes, shape = _series(path, read=False)
+def n_pages(path: Path, axes: str | None = None) -> int:
+    """The number of images in a file, whose axes are those of `axes` or else as the file states."""
+    _, axes, shape = _series(path, False, axes)
     return int(np.prod([n for axis, n in zip(axes, shape, strict=True) if axis not in "YX" + _CHANNELS]))
 
 
-def read_tiff(path: Path, page: int | None = None) -> np.ndarray:
+def read_tiff(path: Path, page: int | None = None, axes: str | None = None) -> np.ndarray:
     """The images of a file (pages, h, w) or (pages, h, w, channels); with `page` one of them without the first axis.
 
-    A file with one page has no first axis either way. An alpha channel is left out.
+    A file with one page has no first axis either way. An alpha channel is left out. axes: the file's axes in letters,
+    see `checked_axes`; None for those that it states.
     """
-    stack = _stack(path, path.stat().st_mtime_ns if path.exists() else 0)
+    stack = _stack(path, path.stat().st_mtime_ns if path.exists() else 0, axes)
     pages = stack[..., 0] if stack.shape[-1] == 1 else stack
     if page is not None:
         return np.ascontiguousarray(pages[page])
@@ -42,9 +44,9 @@ def read_tiff(path: Path, page: int | None = None) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)
-def _stack(path: Path, changed: int) -> np.ndarray:
+def _stack(path: Path, changed: int, given: str | None) -> np.ndarray:
     """All images of a file, (pages, h, w, channels); those of an image and its mask are requested page by page."""
-    values, axes, shape = _series(path, read=True)
+    values, axes, shape = _series(path, True, given)
     channels = [k for k, axis in enumerate(axes) if axis in _CHANNELS]
     pages = [k for k, axis in enumerate(axes) if axis not in "YX" + _CHANNELS]
     order = [*pages, axes.index("Y"), axes.index("X"), *channels]
@@ -60,15 +62,27 @@ def write_tiff(path: Path, values: np.ndarray) -> None:
     _tifffile().imwrite(path, values, photometric=colours, compression="zlib", metadata={"axes": axes})
 
 
-def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
-    """The first series of a file: its values if requested, axes and shape."""
+def checked_axes(axes: str | None) -> str | None:
+    """Letters that say what the axes of TIFF files are: Y and X, C for channels; others number pages."""
+    if axes is not None and not (set("YX") <= set(axes) <= set("YXCZTQ") and len(set(axes)) == len(axes)):
+        raise PotentiaError(
+            f"--axes {axes}: name every axis of the TIFF files by one letter, Y and X, C for channels and Z, T or Q "
+            "for pages, such as CYX."
+        )
+    return axes
+
+
+def _series(path: Path, read: bool, given: str | None = None) -> tuple[Any, str, tuple[int, ...]]:
+    """The first series of a file: its values if requested, axes (`given` in place of the file's) and shape."""
     tifffile = _tifffile()
     try:
         with tifffile.TiffFile(path) as file:
             series = file.series[0]
             axes, shape = series.axes, series.shape
             values = series.asarray() if read else None
-            if axes.endswith("S") and shape[-1] == 4 and file.pages[0].photometric == 2:  # RGB and alpha
+            if (
+                given is None and axes.endswith("S") and shape[-1] == 4 and file.pages[0].photometric == 2
+            ):  # RGB and alpha
                 shape = (*shape[:-1], 3)
                 values = None if values is None else values[..., :3]
     except FileNotFoundError:
@@ -76,6 +90,9 @@ def _series(path: Path, read: bool) -> tuple[Any, str, tuple[int, ...]]:
     except Exception as error:  # a damaged or compressed file fails in many ways
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PotentiaError(f"{path}: this is not a readable TIFF file ({reason}).") from None
+    if given is not None and len(given) != len(shape):
+        raise PotentiaError(f"{path}: --axes {given} names {len(given)} axes, but the file has the shape {shape}.")
+    axes = given or axes
     if "Y" not in axes or "X" not in axes or 0 in shape:
         raise PotentiaError(f"{path}: the TIFF file holds no image (axes {axes}, shape {shape}).")
     if values is not None and values.shape != tuple(shape):
@@ -92,7 +109,7 @@ def _tifffile() -> Any:
     return tifffile
 
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", *TIFF_SUFFIXES)
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", *TIFF_SUFFIXES)
 #: Endings by which a mask's name may differ from its image's.
 _MASK_ENDINGS = ("", "_mask", "-mask", "_masks", "_label", "_labels")
 #: How pages of a TIFF file are read.
@@ -100,18 +117,27 @@ STACKS = ("images", "volumes")
 
 
 class ImageFile(NamedTuple):
-    """An image in a file: its name without suffix, the path, and which page of a stack, or None for all of it."""
+    """An image in a file.
+
+    name: without suffix, with subfolders. page: of a stack, None for all of it. axes: see `read_tiff`.
+    """
 
     name: str
     path: Path
     page: int | None = None
+    axes: str | None = None
+
+    @property
+    def base(self) -> str:
+        """The name of the file, without the number of a page."""
+        return self.name if self.page is None else self.name.rpartition("_")[0]
 
 
 class Mask(NamedTuple):
     """A mask as its file has it.
 
-    codes (h, w), of a volume (d, h, w): grey values or palette numbers, or 0xRRGGBB where `coloured`. palette: the
-    file's colours as [r, g, b, r, g, b, ...], or None.
+    codes (h, w), of a volume (d, h, w): grey values or palette numbers, or 0xRRGGBB where `coloured`; -1 where unknown.
+    palette: the file's colours as [r, g, b, r, g, b, ...], or None.
     """
 
     codes: np.ndarray
@@ -119,104 +145,153 @@ class Mask(NamedTuple):
     palette: list[int] | None
 
 
-def image_files(source: Path, stacks: str = "images", named: Path | None = None) -> list[ImageFile]:
+def image_files(
+    source: Path, stacks: str = "images", named: Path | None = None, axes: str | None = None
+) -> list[ImageFile]:
     """The images of a folder, or of one file, in order of name; masks beside their images are left out.
 
-    stacks: pages of a TIFF file are separate images, with three digits after the name, or one volume. named: where
-    masks are; in a folder that holds both, file name endings tell masks from images.
+    Where a folder has no images, those of its subfolders are taken, whose names then begin with the subfolder.
+
+    stacks: pages of a
+    TIFF file are separate images, with three digits after the name, or one volume. named: where masks are; in a folder
+    that holds both, file name endings tell masks from images. axes: of TIFF files, see `read_tiff`.
     """
-    paths = [source] if source.is_file() else _listed(source)
-    names = {path.stem for path in paths}
+    paths = {_name(source): source} if source.is_file() else _listed(source, named)
     if source.is_dir() and (named is None or named == source):
-        bases = (path.stem.removesuffix(end) for path in paths for end in _MASK_ENDINGS[1:])
-        twins = {base + end for base in bases if base in names for end in _MASK_ENDINGS[1:]}
-        paths = [path for path in paths if path.stem not in twins]
+        bases = (name.removesuffix(end) for name in paths for end in _MASK_ENDINGS[1:])
+        twins = {base + end for base in bases if base in paths for end in _MASK_ENDINGS[1:]}
+        paths = {name: path for name, path in paths.items() if name not in twins}
     if stacks == "volumes":
-        for path in paths:
-            if not is_tiff(path):
-                raise PotentiaError(f"{path} is not a TIFF file, so it holds no volume: leave out --stacks volumes.")
-        return [ImageFile(path.stem, path) for path in paths]
+        return [ImageFile(name, path, None, _volume_axes(path, axes)) for name, path in paths.items()]
     files = []
-    for path in paths:
-        count = n_pages(path) if is_tiff(path) else 1
-        numbered = [ImageFile(f"{path.stem}_{page:03d}", path, page) for page in range(count)]
-        files += [ImageFile(path.stem, path)] if count == 1 else numbered
+    for name, path in paths.items():
+        count = n_pages(path, axes) if is_tiff(path) else 1
+        numbered = [ImageFile(f"{name}_{page:03d}", path, page, axes) for page in range(count)]
+        files += [ImageFile(name, path, None, axes)] if count == 1 else numbered
     return files
 
 
-def _listed(folder: Path) -> list[Path]:
-    """The image files of a folder, in order of name."""
+def _volume_axes(path: Path, axes: str | None) -> str | None:
+    """The axes of a volume: three or four slices that were written as colours, one after the other, are slices."""
+    if not is_tiff(path):
+        raise PotentiaError(f"{path} is not a TIFF file, so it holds no volume: leave out --stacks volumes.")
+    return "ZYX" if axes is None and _series(path, read=False)[1] == "SYX" else axes
+
+
+def _name(path: Path, folder: Path | None = None) -> str:
+    """A file's path from its folder, without suffix; .ome.tif is one suffix."""
+    stem = path.stem.removesuffix(".ome") if is_tiff(path) else path.stem
+    return stem if folder is None else path.relative_to(folder).with_name(stem).as_posix()
+
+
+def _listed(folder: Path, without: Path | None = None) -> dict[str, Path]:
+    """The image files of a folder by name, in order: its own, or else those of all subfolders but `without`."""
+    by_name: dict[str, Path] = {}
+    for path in _files_below(folder, SUFFIXES, without):
+        if path.exists() and not path.is_file():
+            raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
+        name = _name(path, folder)
+        if name in by_name:
+            both = f"{by_name[name].name} and {path.name}"
+            raise PotentiaError(f"{path.parent} has {both}: names must differ without suffix.")
+        by_name[name] = path
+    if not by_name:
+        raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
+    return by_name
+
+
+def _files_below(folder: Path, suffixes: Sequence[str], without: Path | None = None) -> list[Path]:
+    """The files of a folder with one of these endings or, where it has none, those of all its subfolders."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder}: there is no such folder.")
-    by_stem: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in SUFFIXES and not path.name.startswith("."):
-            if path.exists() and not path.is_file():
-                raise PotentiaError(f"{path} is no regular file; {folder} must hold images only.")
-            if path.stem in by_stem:
-                both = f"{by_stem[path.stem].name} and {path.name}"
-                raise PotentiaError(f"{folder} has {both}: names must differ without suffix.")
-            by_stem[path.stem] = path
-    if not by_stem:
-        raise PotentiaError(f"{folder} has no images ({', '.join(SUFFIXES)}).")
-    return list(by_stem.values())
+    for pattern in ("*", "**/*"):
+        found = [path for path in sorted(folder.glob(pattern)) if path.suffix.lower() in suffixes]
+        shown = [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
+        inside = without if without is not None and folder in without.parents else None
+        kept = [path for path in shown if inside not in path.parents]
+        if kept:
+            return kept
+    return []
 
 
-def paired_files(images: Path, masks: Path, stacks: str = "images") -> list[tuple[ImageFile, ImageFile]]:
-    """Every image with the mask of its name, or of its name and an ending such as _mask; masks are PNG or TIFF."""
-    files = image_files(images, stacks, masks)
+def paired_files(
+    images: Path, masks: Path, stacks: str = "images", axes: str | None = None
+) -> list[tuple[ImageFile, ImageFile]]:
+    """Every image with the mask of its name, or of its name and an ending such as _mask; masks are no JPEG files."""
+    files = image_files(images, stacks, masks, axes)
     if masks.is_file() and images.is_file():
-        by_stem = {images.stem: masks}
+        by_name = {_name(images): masks}
     elif masks.is_file():
         raise PotentiaError(f"{masks} is one mask, but {images} is a folder: give the folder of its masks.")
     else:
-        by_stem = {path.stem: path for path in _listed(masks) if path != images}
-    pairs = [(file, _mask_of(file, by_stem, masks)) for file in files]
+        by_name = {name: path for name, path in _listed(masks, images).items() if path != images}
+    pairs = [(file, _mask_of(file, by_name, masks)) for file in files]
     lacking = [file for file, path in pairs if path is None]
     if lacking:
         more = f", nor have {len(lacking) - 1} other images one" if len(lacking) > 1 else ""
-        raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].path.stem}.png{more}.")
+        raise PotentiaError(f"{lacking[0].path} has no mask {masks / lacking[0].base}.png{more}.")
     used = [path for _, path in pairs if path is not None]
-    lossy = [path for path in used if path.suffix.lower() in (".jpg", ".jpeg")]
+    lossy = [path for path in used if _is_jpeg(path)]
     if lossy:
-        raise PotentiaError(f"{lossy[0]}: JPEG does not keep the values of classes; masks must be PNG files.")
-    alone = sorted({path.name for path in by_stem.values()} - {path.name for path in used})
+        named = (
+            "" if lossy[0].suffix.lower() in (".jpg", ".jpeg") else f" (which the file is, despite {lossy[0].suffix})"
+        )
+        raise PotentiaError(
+            f"{lossy[0]}: JPEG{named} does not keep the values of classes; masks must be PNG, GIF or TIFF files."
+        )
+    alone = sorted({path.name for path in by_name.values()} - {path.name for path in used})
     if alone and images != masks:
         warn_caller(
             f"{masks} has {len(alone)} mask{'s' * (len(alone) > 1)} without an image in {images}, such as {alone[0]}.",
             UserWarning,
         )
-    return [(file, _same_page(file, path)) for file, path in pairs if path is not None]
+    return [(file, _same_page(file, path, stacks)) for file, path in pairs if path is not None]
 
 
-def _mask_of(file: ImageFile, by_stem: dict[str, Path], masks: Path) -> Path | None:
+def _is_jpeg(path: Path) -> bool:
+    """Whether a file's content is JPEG, whatever its name."""
+    with path.open("rb") as raw:
+        return raw.read(3) == b"\xff\xd8\xff"
+
+
+def _mask_of(file: ImageFile, by_name: Mapping[str, Path], masks: Path) -> Path | None:
     """The mask of an image by the file's name; None if there is none."""
-    names = [file.path.stem + end for end in _MASK_ENDINGS]
-    candidates = [by_stem[name] for name in names if name in by_stem and by_stem[name] != file.path]
+    names = [file.base + end for end in _MASK_ENDINGS]
+    candidates = [by_name[name] for name in names if name in by_name and by_name[name] != file.path]
     if len(candidates) > 1:
         both = f"{candidates[0].name} and {candidates[1].name}"
         raise PotentiaError(f"{file.path} has two masks in {masks}: {both}.")
     return candidates[0] if candidates else None
 
 
-def _same_page(file: ImageFile, mask: Path) -> ImageFile:
+def _same_page(file: ImageFile, mask: Path, stacks: str) -> ImageFile:
     """The mask's page that belongs to an image's page."""
-    if file.page is not None and not is_tiff(mask):
-        raise PotentiaError(f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack.")
-    if file.page is not None and n_pages(mask) != n_pages(file.path):
-        pages, wanted = n_pages(mask), n_pages(file.path)
+    if stacks == "volumes":
+        return ImageFile(file.name, mask, None, _volume_axes(mask, None))
+    if file.page is not None and (pages := n_pages(mask) if is_tiff(mask) else 1) != n_pages(file.path, file.axes):
+        shape = _series(file.path, read=False)[2]
+        size = read_mask(mask).codes.shape if pages == 1 else ()
+        fitting = [order for order, axes in (("CYX", shape[1:]), ("YXC", shape[:2])) if axes == size]
+        if fitting and len(shape) == 3:
+            raise PotentiaError(
+                f"{file.path} has the shape {shape}, but {mask} is one mask of {size}: if the other axis of the image "
+                f"is channels, give --axes {fitting[0]}."
+            )
+        if pages == 1:
+            raise PotentiaError(f"{mask} is one mask, but {file.path.name} is a stack: its masks must be a stack.")
+        wanted = n_pages(file.path, file.axes)
         raise PotentiaError(f"{mask} has {pages} pages, but its image {file.path.name} has {wanted}.")
     return ImageFile(file.name, mask, file.page)
 
 
 def read_image(file: ImageFile | Path) -> np.ndarray:
     """An image as it is meant to be seen: (h, w) or (h, w, channels), in the numbers of its file; volumes (d, h, w)."""
-    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    path, page, axes = (file.path, file.page, file.axes) if isinstance(file, ImageFile) else (file, None, None)
     if is_tiff(path):
-        return read_tiff(path, page)
+        return read_tiff(path, page, axes)
     from PIL import ImageOps
 
-    loaded = ImageOps.exif_transpose(open_image(path))
+    loaded = ImageOps.exif_transpose(_still(path))
     if loaded.mode.startswith("I"):
         values = np.asarray(loaded)
         return values if values.dtype == np.uint16 else np.clip(values, 0, 65535).astype(np.uint16)
@@ -229,6 +304,18 @@ def read_image(file: ImageFile | Path) -> np.ndarray:
         return np.asarray(loaded.convert("L"))
     through = loaded.convert("RGBA") if "transparency" in loaded.info else loaded
     return np.asarray(through.convert("RGB"))
+
+
+def _still(path: Path) -> Any:
+    """An image file that is no animation, decoded."""
+    from PIL import Image
+
+    loaded = open_image(path)
+    if path.suffix.lower() == ".gif":
+        with Image.open(path) as file:
+            if getattr(file, "is_animated", False):
+                raise PotentiaError(f"{path} is an animation; save its frames as pages of a TIFF file.")
+    return loaded
 
 
 def _read_deep_png(path: Path) -> np.ndarray:
@@ -256,13 +343,20 @@ def _read_deep_png(path: Path) -> np.ndarray:
 
 def read_mask(file: ImageFile | Path) -> Mask:
     """A mask, with nothing decided about what its values mean."""
-    path, page = (file.path, file.page) if isinstance(file, ImageFile) else (file, None)
+    path, page, axes = (file.path, file.page, file.axes) if isinstance(file, ImageFile) else (file, None, None)
     if is_tiff(path):
-        values = read_tiff(path, page)
-        if values.dtype.kind not in "uib" or values.min() < 0 or values.max() >= 2**24:
-            raise PotentiaError(f"{path}: a mask holds whole numbers from 0, not {values.dtype}.")
+        values = read_tiff(path, page, axes)
+        if values.dtype.kind not in "uib" or values.min() < -1 or values.max() >= 2**24:
+            raise PotentiaError(
+                f"{path}: a mask holds whole numbers from 0, and -1 for unknown, not {values.dtype} from "
+                f"{values.min()} to {values.max()}."
+            )
         return Mask(values.astype(np.int32), False, None)
-    loaded = open_image(path)
+    loaded = _still(path)
+    if path.suffix.lower() == ".gif":  # writers renumber the colours of every file
+        rgb = np.asarray(loaded.convert("RGB"))
+        coloured = bool((rgb != rgb[..., :1]).any())
+        return Mask(colour_codes(rgb) if coloured else rgb[..., 0].astype(np.int32), coloured, None)
     if loaded.mode in ("P", "L", "I", "I;16"):
         palette = loaded.getpalette() if loaded.mode == "P" else None
         return Mask(np.asarray(loaded, dtype=np.int32), False, palette)
@@ -320,16 +414,14 @@ ARRAY_SUFFIXES = (".npy", ".npz", *TIFF_SUFFIXES)
 
 def given_files(folder: Path, images: list[ImageFile], option: str) -> list[ImageFile]:
     """The array file of every image: NAME.npy, NAME.npz or NAME.tif."""
-    if not folder.is_dir():
-        raise PotentiaError(f"{folder}: there is no such folder.")
-    by_stem = {path.stem: path for path in sorted(folder.iterdir()) if path.suffix.lower() in ARRAY_SUFFIXES}
-    lacking = [image for image in images if image.name not in by_stem]
+    by_name = {_name(path, folder): path for path in _files_below(folder, ARRAY_SUFFIXES)}
+    lacking = [image for image in images if image.name not in by_name]
     if lacking:
         raise PotentiaError(
             f"--{option}: {lacking[0].path} has no array {folder / lacking[0].name}{ARRAY_SUFFIXES[0]} "
             f"(or {', '.join(ARRAY_SUFFIXES[1:])})."
         )
-    return [ImageFile(image.name, by_stem[image.name]) for image in images]
+    return [ImageFile(image.name, by_name[image.name]) for image in images]
 
 
 def read_given(file: ImageFile, size: tuple[int, ...]) -> np.ndarray:

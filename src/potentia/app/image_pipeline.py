@@ -29,6 +29,7 @@ from .image_files import (
     InputReader,
     absolute,
     check_same_size,
+    checked_axes,
     image_files,
     input_reader,
     paired_files,
@@ -50,7 +51,7 @@ BOUNDARY = "boundary"
 #: A value of masks, or a colour.
 _CODE = Count(most=2**24 - 1)
 #: Attributes that are saved as they are.
-_PLAIN = ("node", "edge", "reduce", "superpixels", "axes", "typical")
+_PLAIN = ("node", "edge", "reduce", "superpixels", "axes", "typical", "file_axes")
 
 
 @dataclass(repr=False)
@@ -69,6 +70,7 @@ class ImagePipeline(Pipeline):
         pixels: the pixel classifier, if there is one.
         typical: units of pair features, see `typical_contrast`.
         axes: 2 for images, 3 for volumes.
+        file_axes: the axes of TIFF files in letters, see `checked_axes`; empty for those that the files state.
     """
 
     model: CRF
@@ -81,6 +83,7 @@ class ImagePipeline(Pipeline):
     pixels: PixelStage | None = None
     typical: list[float] | None = None
     axes: int = 2
+    file_axes: str = ""
 
     form: ClassVar[str] = "images"
     saved: ClassVar[Schema] = {
@@ -90,6 +93,7 @@ class ImagePipeline(Pipeline):
         "superpixels": Count(least=1, nullable=True),
         "axes": Count(least=2, most=3),
         "typical": Items(Number(), nullable=True),
+        "file_axes": TEXT,
         "intensity": Section({
             "how": TEXT, "channels": Count(least=1), "low": Items(Number()), "high": Items(Number()),
             "types": Items(Choice(NUMBER_TYPES), nullable=True),
@@ -122,6 +126,7 @@ class ImagePipeline(Pipeline):
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> ImagePipeline:
         """The pipeline that `settings` and the model's state describe."""
         check_number("reduce", settings["reduce"], 0.0, 1.0)
+        checked_axes(settings["file_axes"] or None)
         own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
         stage = None
         if settings["rows"] is not None:
@@ -284,7 +289,7 @@ class ImagePipeline(Pipeline):
         """Label maps, overlays and, if requested, marginals ("npz" or "png") of a folder's images."""
         if marginals == "png" and self.axes == 3:
             raise PotentiaError("marginals of volumes are written as npz: give --marginals npz.")
-        files = image_files(source, self._stacks)
+        files = image_files(source, self._stacks, axes=self.file_axes or None)
         read = self._reader(files, features, probabilities)
         names = "|".join(re.escape(file.name) for file in files)
         stale = re.compile(rf"marginals/({names})(\.\d+-[^/]*)?\.(npz|png)")  # of a run with other options
@@ -341,7 +346,7 @@ class ImagePipeline(Pipeline):
             raise PotentiaError("Images are evaluated against masks: give their folder.")
         unknown = [*self.classes.void, *parse_void(void, self.classes.coloured)]
         classes = replace(self.classes, void=unknown)
-        files = paired_files(source, masks, self._stacks)
+        files = paired_files(source, masks, self._stacks, self.file_axes or None)
         targets = absolute([mask for _, mask in files])
         read = self._reader([file for file, _ in files], features, probabilities, classes, targets)
         n, calibration, images = len(classes), Calibration(), []

@@ -89,8 +89,11 @@ def cross_fit(
         class_weight: weight of every class.
         progress: show a bar.
     """
-    n_folds = min(_FOLDS, len(samples))
-    folds = np.random.default_rng(seed).permutation(np.arange(len(samples)) % n_folds)
+    # of strokes, parts of images may have none: they follow a fold that has some
+    known = np.array([len(sample.labels) > 0 for sample in samples])
+    n_folds = max(1, min(_FOLDS, int(known.sum())))
+    folds = np.arange(len(samples)) % n_folds
+    folds[known] = np.random.default_rng(seed).permutation(np.arange(known.sum()) % n_folds)
     most = _STAGES if isinstance(make(), Boosting) else 1
     tried: dict[bool, float] = {}
 

@@ -17,7 +17,16 @@ from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
 from ..potentials import Linear, Potential, Temperature
-from .image_files import STACKS, ImageFile, InputReader, check_same_size, input_reader, paired_files, read_mask
+from .image_files import (
+    STACKS,
+    ImageFile,
+    InputReader,
+    check_same_size,
+    checked_axes,
+    input_reader,
+    paired_files,
+    read_mask,
+)
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
 from .pixel_values import Classes, find_classes, learn_intensity
@@ -47,7 +56,8 @@ class ImageOptions:
         feature_set: "filters" (default), "papers", or "given": only what `features` has.
         features, probabilities: folders with an array (h, w, n) for each image. Probabilities replace the classifier.
         position: "yes", "no" or None to find out by cross-validation whether the classifier sees positions.
-        normalise: see `Intensity`; stacks: whether pages of TIFF files are "images" or "volumes".
+        normalise: see `Intensity`; stacks: whether pages of TIFF files are "images" or "volumes"; axes: of TIFF files,
+            see `checked_axes`.
         reduce, superpixels: see `ImagePipeline`.
         pixels: number of pixels that pairs are trained on, at most.
         search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
@@ -69,6 +79,7 @@ class ImageOptions:
     position: str | None = None
     normalise: str | None = None
     stacks: str = "images"
+    axes: str | None = None
     reduce: float | None = None
     superpixels: int | None = None
     pixels: int | None = None
@@ -81,7 +92,7 @@ class ImageOptions:
         return self.superpixels is not None or self.feature_set == "papers"
 
     @property
-    def axes(self) -> int:
+    def n_axes(self) -> int:
         """2 for images, 3 for volumes."""
         return 3 if self.stacks == "volumes" else 2
 
@@ -106,7 +117,7 @@ class ImageOptions:
                 "superpixels are made of the whole image: give --superpixels or --reduce.",
             ),
             (
-                self.axes == 3 and (self.single_stage or self.reduce is not None),
+                self.n_axes == 3 and (self.single_stage or self.reduce is not None),
                 "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features.",
             ),
             *(
@@ -156,8 +167,8 @@ def train(images: Path, masks: Path, *, run: Run | None = None, **options: Any) 
     """
     chosen = ImageOptions(**options)
     chosen.check()
-    files = paired_files(images, masks, chosen.stacks)
-    read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.axes)
+    files = paired_files(images, masks, chosen.stacks, checked_axes(chosen.axes))
+    read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.n_axes)
     classes, labels = _read_masks([mask for _, mask in files], read, chosen)
     return fit_images(read, labels, classes, chosen, run or Run())
 
@@ -204,8 +215,8 @@ def _read_masks(
     """The classes, and the labels (*size) of every image; looks at every image once."""
     raw = [read_mask(mask) for mask in masks]
     for k, (values, mask) in enumerate(zip(raw, masks, strict=True)):
-        if values.codes.ndim != chosen.axes:
-            raise PotentiaError(f"{mask.path}: a mask has {chosen.axes} axes, not shape {values.codes.shape}.")
+        if values.codes.ndim != chosen.n_axes:
+            raise PotentiaError(f"{mask.path}: a mask has {chosen.n_axes} axes, not shape {values.codes.shape}.")
         check_same_size(read(k)[0], values.codes, mask.path)
     classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
     labels = [classes.labels(values, mask.path).astype(np.int16) for values, mask in zip(raw, masks, strict=True)]
@@ -253,8 +264,9 @@ def _unfitted(
         _PAPERS[edge] if chosen.single_stage else BOUNDARY,
         1.0 if chosen.reduce is None else chosen.reduce,
         chosen.superpixels,
-        learn_intensity(images, chosen.axes, chosen.normalise, [str(file.path) for file in read.files]),
-        axes=chosen.axes,
+        learn_intensity(images, chosen.n_axes, chosen.normalise, [str(file.path) for file in read.files]),
+        axes=chosen.n_axes,
+        file_axes=chosen.axes or "",
     )
 
 

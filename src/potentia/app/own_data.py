@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ from .report.rows import append_row, read_rows, versions
 
 #: The forms of data: the option that names a source; the module that trains on it, its placeholder and its help.
 _FORMS = {
-    "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF), or one file"),
+    "images": ("images", "DIR", "folder of images (PNG, JPEG, TIFF, GIF), or one file"),
     "table": ("tables", "FILE", "rows with several labels (CSV, Parquet)"),
     "sequences": ("sequences", "FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
 }
@@ -79,8 +80,9 @@ def _option(name: str, forms: str, text: str, required: bool = False, **parsed: 
 
 
 def _split(text: str) -> list[str]:
-    """Names with commas between."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    """Names with commas between; those that have a comma stand in double quotes."""
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _paths(text: str) -> list[Path]:
@@ -88,7 +90,9 @@ def _paths(text: str) -> list[Path]:
     return [Path(name) for name in _split(text)]
 
 
-_MASKS = _option("masks", "images", "folder of masks (PNG, TIFF), or one file", required=True, type=Path, metavar="DIR")
+_MASKS = _option(
+    "masks", "images", "folder of masks (PNG, TIFF, GIF), or one file", required=True, type=Path, metavar="DIR"
+)
 _FEATURES = _option(
     "features", "images", "folder of precomputed features, an array (h, w, n) per image (.npy, .npz, .tif)",
     type=Path, metavar="DIR",
@@ -124,6 +128,9 @@ _OPTIONS = {
             choices=("type", "set", "image")),
         _option("stacks", "images", "pages of TIFF files are images (default) or volumes",
             choices=("images", "volumes")),
+        _option("axes", "images",
+            "axes of TIFF files that do not state them, such as CYX or YXC: C channels, others but Y and X pages",
+            metavar="LETTERS"),
         _option("node", "images", "function of pixels (default: boosting)", choices=_FUNCTIONS),
         _option("edge", "images",
             "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
@@ -148,8 +155,8 @@ _OPTIONS = {
         _option("order", "table",
             "of labels: frequency (default of network), f-score, index, learned, cv (default of lmsbn)",
             choices=("frequency", "f-score", "index", "learned", "cv")),
-        _option("loss", "table", "what network predicts best: exact_match (default), hamming_loss",
-            choices=("exact_match", "hamming_loss")),
+        _option("target", "table", "what network predicts best: exact (default: whole rows), hamming (labels), f1",
+            choices=("exact", "hamming", "f1")),
         _option("alpha", "table", "how much to regularise (lmsbn: chosen by cross-validation)", type=float),
         _option("c1", "sequences", "coefficient of absolute weights, for small models (default: 0.1)", type=float),
         _option("c2", "sequences", "coefficient of squared weights, of the whole file (default: 0.1)", type=float),

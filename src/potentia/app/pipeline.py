@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Self
 
 from ..base.files import hidden_name, leftovers, locked_folder, regular, remove_leftovers, replacing, sync, unwritable
 from ..base.html import facts_table
-from ..base.saving import file_kind, find_class, read_file, reading, write_file
+from ..base.saving import find_class, read_any, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
 from ..base.types import PotentiaError
 from ..learn.backends.connection import current
@@ -35,6 +35,8 @@ _PIPELINES = {
     "table": (".tables", "TablePipeline"),
     "sequences": (".sequences", "SequencePipeline"),
 }
+#: The modules of models that are no multi-label estimators.
+_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf", "SegmentCRF": "..models.segment_crf"}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
@@ -109,40 +111,44 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
     """
-    # classes are imported here, because each brings large libraries along
-    kind = file_kind(path)
-    if kind == "pipeline":
-        return load_pipeline(path)
-    if kind == "CRF":
-        from ..models.crf import CRF
+    with reading(path):
+        kind, content, arrays = read_any(path)
+        if kind == "pipeline":
+            return _restored(content, arrays)
+        model: CRF | ChainCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        return model
 
-        return CRF.load(path)
-    if kind == "ChainCRF":
-        from ..models.chain_crf import ChainCRF
 
-        return ChainCRF.load(path)
+def _model_class(kind: str) -> Any:
+    """The class of a model, imported here because each brings large libraries along."""
+    if kind in _MODELS:
+        return getattr(import_module(_MODELS[kind], __package__), kind)
     from ..models.multilabel.base import MultiLabelClassifier
 
-    with reading(path):
-        model: MultiLabelClassifier = find_class(kind, MultiLabelClassifier).load(path)
-        return model
+    return find_class(kind, MultiLabelClassifier)
 
 
 def load_pipeline(path: str | os.PathLike[str]) -> Pipeline:
     """The pipeline that `save` wrote."""
     with reading(path):
-        content, arrays = read_file(path, "pipeline")
-        whole = check(_SAVED, content, "pipeline")
-        module, name = _PIPELINES[whole["form"]]
-        kind: type[Pipeline] = getattr(import_module(module, __package__), name)
-        pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
-        pipeline.trained_on = whole["trained_on"]
-        return pipeline
+        return _restored(*read_file(path, "pipeline"))
+
+
+def _restored(content: Any, arrays: Any) -> Pipeline:
+    """The pipeline that a file describes."""
+    whole = check(_SAVED, content, "pipeline")
+    module, name = _PIPELINES[whole["form"]]
+    kind: type[Pipeline] = getattr(import_module(module, __package__), name)
+    pipeline = kind.restore(check(kind.saved, whole["settings"], "pipeline"), whole["model"], arrays)
+    pipeline.trained_on = whole["trained_on"]
+    return pipeline
 
 
 def file_digests(source: Path) -> list[str]:
-    """A digest of the bytes of a file, or of each file of a folder."""
+    """A digest of the bytes of a file, or of each file of a folder, or of its subfolders if it has none itself."""
     paths = sorted(source.iterdir()) if source.is_dir() else [source]
+    if not any(path.is_file() for path in paths):
+        paths = sorted(source.rglob("*"))
     digests = []
     for path in paths:
         if path.is_file():
@@ -190,7 +196,7 @@ class Staging:
     def file(self, *parts: str) -> Path:
         """Where to write a file of the folder, or of a subfolder."""
         path = self._hidden.joinpath(_FILES, *parts)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def __exit__(
@@ -231,8 +237,7 @@ class Staging:
                 raise PotentiaError(f"{self.folder / name} is in the way; move it elsewhere.")
         if self._stale is None:
             return []
-        existing = (path for depth in ("*", "*/*") for path in self.folder.glob(depth))
-        relative = [path.relative_to(self.folder).as_posix() for path in existing]
+        relative = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*")]
         return [name for name in relative if self._stale.fullmatch(name) and name not in names]
 
     def _finish_others(self) -> None:
@@ -259,7 +264,8 @@ def _finish(hidden: Path, folder: Path) -> None:
             target.mkdir(exist_ok=True)
         else:
             path.replace(target)
-    for path in (folder, *(part for part in folder.iterdir() if (hidden / _FILES / part.name).is_dir())):
+    moved = (path for path in (hidden / _FILES).rglob("*") if path.is_dir())
+    for path in (folder, *(folder / path.relative_to(hidden / _FILES) for path in moved)):
         sync(path)
 
 

@@ -178,6 +178,8 @@ _COLOUR = "#[0-9a-fA-F]{6}"
 class Classes:
     """The classes of a set of masks, numbered in order.
 
+    The value -1 always means unknown.
+
     Attributes:
         codes: the value of each class in masks, see `Mask`.
         names: what the classes are called.
@@ -207,8 +209,8 @@ class Classes:
             raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}.")
         if self.nearest:
             return self._nearest_class(mask)
-        known = np.array([*self.codes, *self.void])
-        number = np.array([*range(len(self.codes)), *[-1] * len(self.void)])
+        known = np.array([*self.codes, *self.void, -1])
+        number = np.array([*range(len(self.codes)), *[-1] * (len(self.void) + 1)])
         order = np.argsort(known)
         values, where = np.unique(mask.codes, return_inverse=True)
         place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
@@ -228,7 +230,7 @@ class Classes:
             apart = ((code_colours(column).astype(int) - code_colours(codes).astype(int)) ** 2).sum(axis=-1)
         else:
             apart = np.abs(column - codes)
-        labels = np.where(np.isin(values, self.void), -1, apart.argmin(axis=1))
+        labels = np.where(np.isin(values, [*self.void, -1]), -1, apart.argmin(axis=1))
         return labels[where].reshape(mask.codes.shape)
 
     def _check_palette(self, mask: Mask, values: Ints, path: Path) -> None:
@@ -269,7 +271,7 @@ def find_classes(
         absent = ", ".join(show_code(code, coloured) for code in unknown if code not in values)
         if absent:
             warn_caller(f"--void {absent}: no mask has this value, so nothing is left out.", UserWarning)
-        values = values[~np.isin(values, unknown)]
+        values = values[~np.isin(values, [*unknown, -1])]
         if not coloured:
             _warn_of_unlabelled(masks, values)
             if rare != "keep":
@@ -285,7 +287,7 @@ def find_classes(
         unknown += doubtful if rare == "void" else []
         listed = [(int(v), show_code(int(v), coloured), None) for v in values]
     else:
-        listed = _read_palette(palette_file, coloured)
+        listed = read_palette(palette_file, coloured)
         unknown += [code for code, name, _ in listed if name.lower() == "void"]
         listed = [row for row in listed if row[0] not in unknown]
     if not 2 <= len(listed) <= _MOST:
@@ -303,7 +305,7 @@ def _refuse_instances(masks: Sequence[Mask], unknown: Sequence[int]) -> None:
     """Refuse masks whose regions are numbered from 1 in each of them, with more regions in some than in others."""
     largest = []
     for mask in masks:
-        numbers = [int(value) for value in np.unique(mask.codes) if value and value not in unknown]
+        numbers = [int(value) for value in np.unique(mask.codes) if value > 0 and value not in unknown]
         if numbers != list(range(1, len(numbers) + 1)):
             return
         largest.append(len(numbers))
@@ -350,8 +352,9 @@ def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:
 
 
 def parse_void(void: str | None, coloured: bool) -> list[int]:
-    """Values of masks that mean unknown, from text with commas between them."""
-    return [parse_code(text, coloured, "--void") for text in void.split(",")] if void else []
+    """Values of masks that mean unknown, from text with commas between them; -1 always does."""
+    listed = void.split(",") if void else []
+    return [parse_code(text, coloured, "--void") for text in listed if text.strip() != "-1"]
 
 
 def parse_code(text: str, coloured: bool, source: str) -> int:
@@ -368,7 +371,7 @@ def show_code(code: int, coloured: bool) -> str:
     return f"#{code:06x}" if coloured else str(code)
 
 
-def _read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
+def read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
     """(value, name, colour or None) of every line `value,name[,#rrggbb]`."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import io
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +17,7 @@ import numpy as np
 
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import Floats, Ints, PotentiaError
+from ..base.types import Floats, Ints, PotentiaError, warn_caller
 from .pipeline import write_text
 
 #: A column's cells as text, None if the value is missing.
@@ -24,6 +26,8 @@ Table = dict[str, Column]
 
 #: Rows of a Parquet file that are read at a time, and bytes of a short cell as a string in a list.
 _BATCH, _CELL_BYTES = 1 << 14, 64
+#: What the delimiter of a CSV file is recognised from.
+_HEAD_ROWS, _HEAD_CHARACTERS = 20, 1 << 16
 #: Texts that stand for a missing value, in any case.
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
@@ -31,7 +35,7 @@ MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 def read_table(path: Path) -> Table:
     """The columns of a table: Parquet where the name ends in .parquet, else CSV with a header.
 
-    CSV is UTF-8 with commas, semicolons or tabs, whichever the header has most of.
+    CSV is UTF-8, or else Windows-1252, with commas, semicolons or tabs, whichever cut its first lines evenly.
     """
     if not path.is_file():
         raise PotentiaError(f"{path}: there is no such file.")
@@ -62,10 +66,11 @@ def _no_formula(cell: Any) -> Any:
 
 
 def _csv(path: Path) -> Table:
-    """The columns of a CSV file, whose delimiter is the most frequent in its first line."""
-    text = read_text(path, "utf-8-sig")
-    head = text.partition("\n")[0]
-    delimiter = max(",;\t", key=head.count)
+    """The columns of a CSV file."""
+    text = _decoded(path)
+    if text[:4].lower() == "sep=":  # a line that tells Excel the delimiter
+        text = text.partition("\n")[2]
+    delimiter = _delimiter(text)
     check_pieces(path, text, f"{delimiter}\n")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
@@ -73,15 +78,45 @@ def _csv(path: Path) -> Table:
         rows = list(reader)
     except csv.Error as error:
         raise PotentiaError(f"{path}, line {reader.line_num}: {error}.") from None
-    _check_names(path, names)
-    while rows and not rows[-1]:
+    while rows and not any(cell.strip() for cell in rows[-1]):
         rows.pop()
     # where there is one column, a blank line is a row whose cell is missing
     rows = [row or [""] for row in rows] if len(names) == 1 else [row for row in rows if row]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise PotentiaError(f"{path}: row {number} has {len(row)} cells, but the header {len(names)}.")
-    return {name: [_cell(row[k]) for row in rows] for k, name in enumerate(names)}
+    # delimiters at the end of lines make columns without name or cells
+    kept = [k for k, name in enumerate(names) if name or any(row[k].strip() for row in rows)]
+    _check_names(path, [names[k] for k in kept])
+    return {names[k]: [_cell(row[k]) for row in rows] for k in kept}
+
+
+def _decoded(path: Path) -> str:
+    """The text of a file in UTF-8 or UTF-16 or, where it is neither, in Windows-1252, which extends Latin-1."""
+    try:
+        return read_text(path, "utf-8-sig")
+    except PotentiaError as error:
+        if not isinstance(error.__context__, UnicodeDecodeError):
+            raise
+    try:
+        text = read_text(path, "cp1252")
+    except PotentiaError:
+        raise PotentiaError(f"{path}: the text is not UTF-8; save the table in UTF-8.") from None
+    warn_caller(f"{path}: the text is not UTF-8, so it is read as Windows-1252 (Latin-1).", UserWarning)
+    return text
+
+
+def _delimiter(text: str) -> str:
+    """The delimiter that cuts most of the first lines into as many cells as the header, and that into most cells."""
+    ranks = []
+    for place, delimiter in enumerate(",;\t"):
+        lines = io.StringIO(text[:_HEAD_CHARACTERS], newline="")
+        with suppress(csv.Error):
+            rows = [row for row, _ in zip(csv.reader(lines, delimiter=delimiter), range(_HEAD_ROWS), strict=False)]
+            width = len(rows[0]) if rows else 0
+            alike = sum(len(row) == width for row in rows if row)
+            ranks.append((width > 1, alike, width, -place, delimiter))
+    return max(ranks)[-1] if ranks else ","
 
 
 def _parquet(path: Path) -> Table:
@@ -161,6 +196,8 @@ _NO = {"no", "n", "false", "f", "nein", "falsch", "non", "faux", "não", "net", 
 _ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 #: Different texts beyond which a column names rows rather than sorts them.
 _MOST = 1000
+#: Different tags that lists of tags may have.
+_MOST_TAGS = 1000
 #: Number of missing values in training from which on a column gets an indicator of missing values.
 _SEVERAL = 5
 #: The largest standardised number, which models that compute in float32 still take.
@@ -173,6 +210,8 @@ class Feature:
 
     A missing number counts as the mean of training, with an indicator beside it where training had several missing;
     a missing text, or one that training did not have, counts as none of the texts.
+
+    style: how numbers are written, of `STYLES`.
     """
 
     name: str
@@ -180,6 +219,7 @@ class Feature:
     scale: float = 1.0
     texts: list[str] | None = None
     missing: bool = False
+    style: str = "plain"
 
     @property
     def width(self) -> int:
@@ -196,7 +236,7 @@ class Feature:
         if self.texts is not None:
             same = [[_category(cell) == text for text in self.texts] for cell in column]
             return np.array(same, dtype=float).reshape(len(column), len(self.texts))
-        values = np.array([_number(cell, self.name, row) for row, cell in enumerate(column, 1)])
+        values = np.array([_number(cell, self.name, row, self.style) for row, cell in enumerate(column, 1)])
         lost = np.isnan(values)
         with np.errstate(over="ignore"):
             numbers = (np.where(lost, self.mean, values) - self.mean) / self.scale
@@ -215,30 +255,103 @@ def learn_feature(name: str, column: Column, categorical: bool = False) -> Featu
     known = [cell for cell in column if cell is not None]
     if not known:
         raise PotentiaError(f"column {name!r} has no values; --ignore {name} leaves it out.")
-    if not categorical and all(_is_number(cell) for cell in known):
-        values = np.array([_number(cell, name, row) for row, cell in enumerate(column, 1)])
+    style = None if categorical else _style(name, known)
+    if style is not None:
+        values = np.array([_number(cell, name, row, style) for row, cell in enumerate(column, 1)])
         with np.errstate(over="ignore", invalid="ignore"):
             mean, scale = float(np.nanmean(values)), float(np.nanstd(values))
         if not np.isfinite(mean) or not np.isfinite(scale):
             raise PotentiaError(f"column {name!r} has numbers too large to compute with: scale the column.")
         lost = len(column) - len(known) >= _SEVERAL
-        return Feature(name, mean, scale if scale > 0 else 1.0, missing=lost)
+        return Feature(name, mean, scale if scale > 0 else 1.0, missing=lost, style=style)
     texts = sorted({str(_category(cell)) for cell in known})
     if len(texts) > _MOST:
         raise PotentiaError(f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out.")
     return Feature(name, texts=texts)
 
 
+#: How a column writes numbers: as Python reads them; with a decimal point or comma, thousands separators, currencies
+#: and %; as dates by the order of year, month and day.
+STYLES = ("plain", "point", "comma", "ymd", "dmy", "mdy")
+_CURRENCY = re.compile(r"[$€£¥₹]|(?<![A-Za-z])(?:USD|EUR|GBP|CHF|JPY|kr)(?![A-Za-z])")
+_GROUPED = {
+    style: re.compile(rf"[-+]?(\d+|[1-9]\d{{0,2}}({group}\d{{3}})+)?({point}\d*)?([eE][-+]?\d+)?")
+    for style, point, group in (("point", r"\.", r"[,' ]"), ("comma", ",", r"[.' ]"))
+}
+_DATE = re.compile(
+    r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?:Z|[-+]\d\d:?\d\d)?)?"
+)
+
+
+def _style(name: str, known: Sequence[str]) -> str | None:
+    """How a column writes its numbers, of `STYLES`; None for a column of texts."""
+    if all(map(_is_number, known)):
+        return "plain"
+    fitting = [style for style in STYLES[1:] if all(_read(cell, style) is not None for cell in known)]
+    if fitting == ["dmy", "mdy"] and any(_read(cell, "dmy") != _read(cell, "mdy") for cell in known):
+        raise PotentiaError(
+            f"column {name!r} has dates such as {known[0]!r}, whose day and month cannot be told apart: write them as "
+            "2024-12-31."
+        )
+    symbols = sorted({found[0] for cell in known if fitting and (found := _CURRENCY.search(cell))})
+    if len(symbols) > 1:
+        raise PotentiaError(f"column {name!r} mixes the currencies {' and '.join(symbols)}: convert them to one.")
+    # 1,200 is more often a number above a thousand than one with three decimals
+    return fitting[0] if fitting else None
+
+
+def _read(cell: str, style: str) -> float | None:
+    """A cell as a number in one of `STYLES`, a date as days; None if it is none."""
+    if style == "plain":
+        return float(cell) if _is_number(cell) else None
+    return _amount(cell, style) if style in _GROUPED else _days(cell, style)
+
+
+def _amount(cell: str, style: str) -> float | None:
+    text = re.sub(r"[\u00a0\u202f\u2009]", " ", cell).replace("\u2212", "-").replace("\u2019", "'")
+    text = re.sub(r"^([-+]) +", r"\1", _CURRENCY.sub("", text).strip())
+    number = text.removesuffix("%").strip()
+    if not any(map(str.isdigit, number)) or not _GROUPED[style].fullmatch(number):
+        return None
+    value = float(re.sub(r"[' ]", "", number.replace("," if style == "point" else ".", "")).replace(",", "."))
+    return value / 100.0 if text.endswith("%") else value
+
+
+def _days(cell: str, order: str) -> float | None:
+    found = _DATE.fullmatch(cell)
+    if found is None or (order == "mdy" and found[2] == "."):
+        return None
+    first, last = found[1], found[4]
+    if (len(first), len(last) < 3) != (4, True) if order == "ymd" else len(first) > 2 or len(last) not in (2, 4):
+        return None
+    parts = dict(zip(order, (int(first), int(found[3]), int(last)), strict=True))
+    century = 0 if parts["y"] > 99 else 1900 if parts["y"] > 68 else 2000
+    try:
+        day = datetime.date(century + parts["y"], parts["m"], parts["d"]).toordinal()
+    except ValueError:
+        return None
+    hour, minute, second = (int(part or 0) for part in found.groups()[4:])
+    return day + (hour + (minute + second / 60.0) / 60.0) / 24.0
+
+
 @dataclass
 class Label:
     """A label's values as text, the absent one first; a label that was constant in training has one.
 
-    `texts`: the values as training's table spells them.
+    `texts`: the values as training's table spells them; of marks in a column that is blank elsewhere, the absent one is
+    empty. Where `separator` is given, the label is a tag, the last of `texts`, in lists of tags in `column`.
     """
 
     name: str
     values: list[str]
     texts: list[str]
+    column: str = ""
+    separator: str = ""
+
+    @property
+    def source(self) -> str:
+        """The column that has the label."""
+        return self.column or self.name
 
     @property
     def present(self) -> int:
@@ -249,13 +362,18 @@ class Label:
     @property
     def shown(self) -> str:
         """Its name for columns of probabilities, with the value that counts as present where values are texts."""
-        if all(map(_is_number, self.texts)):
+        if self.separator or all(map(_is_number, self.texts)):
             return self.name
         return f"{self.name}={self.texts[-1 if self.present else 0]}"
 
     def encode(self, column: Column) -> Ints:
         """1 where present, 0 where absent; refuses values that training did not have."""
-        cells = [_plain(cell, self.name, row) for row, cell in enumerate(column, 1)]
+        if self.separator:
+            return np.array([self.texts[-1] in tags_of(cell, self.separator) for cell in column], dtype=np.int64)
+        blank = "" in self.values
+        cells = [
+            "" if cell is None and blank else _plain(cell, self.name, row) for row, cell in enumerate(column, 1)
+        ]  # fmt: skip
         strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
         if len(strange) + len(self.values) > 2:
             known = " and ".join(map(repr, self.values))
@@ -268,8 +386,33 @@ class Label:
         return [self.texts[-1] if state == self.present else self.texts[0] for state in states]
 
 
+def tags_of(cell: str | None, separator: str) -> list[str]:
+    """The tags of a cell."""
+    return [tag for part in (cell or "").split(separator) if (tag := part.strip())]
+
+
+def learn_labels(name: str, column: Column) -> list[Label]:
+    """The label of a column or, of a column of lists of tags such as "a|b", a label for each tag."""
+    for separator in "|;,":
+        if any(separator in (cell or "") for cell in column):
+            tags = sorted({tag for cell in column for tag in tags_of(cell, separator)})
+            listed = separator == "|" or len({cell for cell in column if cell}) > 2
+            if listed and 2 <= len(tags) <= _MOST_TAGS:
+                return [Label(f"{name}={tag}", ["", tag], ["", tag], name, separator) for tag in tags]
+    return [learn_label(name, column)]
+
+
 def learn_label(name: str, column: Column) -> Label:
-    """The values of a label, the present one last: of numbers the larger, of texts a word for yes, else the rarer."""
+    """The values of a label, the present one last: of numbers the larger, of texts a word for yes, else the rarer.
+
+    In a column of one mark, such as x, blank cells are absent.
+    """
+    known = {cell for cell in column if cell is not None}
+    if len(known) == 1 and None in column:
+        (mark,) = known
+        absent = float(mark) <= 0 if _is_number(mark) else _meaning(mark) < 0
+        if not absent:
+            return Label(name, ["", _plain(mark, name, 1)], ["", mark])
     spelled: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for row, cell in enumerate(column, 1):
@@ -316,19 +459,23 @@ def _category(cell: str | None) -> str | None:
     return str(int(float(cell)))
 
 
-def _number(cell: str | None, name: str, row: int) -> float:
-    """A cell as a number, NaN where missing."""
+def _number(cell: str | None, name: str, row: int, style: str = "plain") -> float:
+    """A cell as a number, NaN where missing; with a decimal point it may be plain, too."""
     if cell is None:
         return np.nan
-    if not _is_number(cell) or not np.isfinite(float(cell)):
-        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not a finite number.")
-    return float(cell)
+    value = _read(cell, style)
+    if value is None and style == "point":
+        value = _read(cell, "plain")
+    if value is None or not np.isfinite(value):
+        what = "a date" if style in STYLES[3:] else "a finite number"
+        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not {what}.")
+    return value
 
 
 def _plain(cell: str | None, name: str, row: int) -> str:
     """A label's cell with one spelling per number, so that 1 and 1.0 are one value."""
     if cell is None:
-        raise PotentiaError(f"row {row} has no value for the label {name!r}.")
+        raise PotentiaError(f"row {row} has no value for the label {name!r}: fill it in, or leave out the row.")
     if not _is_number(cell):
         return cell
     number = float(cell)

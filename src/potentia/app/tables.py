@@ -20,7 +20,18 @@ from ..metrics import all_measures
 from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
 from ..models.multilabel.hinge import RemoteRows, forget_rows
 from .pipeline import Pipeline, check_target, seen_by_workers
-from .table_files import Feature, Label, Table, is_row_number, learn_feature, learn_label, read_table, write_table
+from .table_files import (
+    STYLES,
+    Feature,
+    Label,
+    Table,
+    is_row_number,
+    learn_feature,
+    learn_labels,
+    read_table,
+    tags_of,
+    write_table,
+)
 from .training import Run
 
 TableModel = LabelNetwork | LMSBN | LMBM | IndependentClassifiers
@@ -51,13 +62,22 @@ def make_model(name: str, seed: int, **options: Any) -> TableModel:
     return kind(**{"random_state": seed, **defaults, **options})
 
 
+#: What is predicted by target, and whether labellings are compared as wholes if the target is "exact".
+_PREDICTS = {
+    ("exact", True): "the most probable combination of labels",
+    ("exact", False): "each label that is more probable than not (combinations were not predicted better)",
+    ("hamming", True): "each label that is more probable than not",
+    ("f1", True): "each label whose probability exceeds its threshold for F1",
+}
+
+
 def chosen(model: Any) -> dict[str, Any]:
     """What cross-validation has chosen, to be shown."""
     if isinstance(model, LabelNetwork):
         return {
-            "units": [*model.units_, *(["forest"] if model.n_trees else [])],
-            "chosen_power": model.power_,
-            "whole_labellings": model.whole_,
+            "classifiers": [*model.units_, *(["forest"] if model.n_trees else [])],
+            "weight_of_similar_rows": model.power_,
+            "predicts": _PREDICTS[model.target, model.target != "exact" or model.whole_],
         }
     results = getattr(model, "cv_results_", [])
     searched = ("alpha", "gamma", "order", "label_scale")
@@ -97,8 +117,11 @@ class TablePipeline(Pipeline):
         "learner": Choice(tuple(MODELS)),
         "features": Items(Section({
             "name": TEXT, "mean": Number(), "scale": Number(), "texts": Items(TEXT, nullable=True), "missing": FLAG,
+            "style": Choice(STYLES),
         })),
-        "labels": Items(Section({"name": TEXT, "values": Items(TEXT), "texts": Items(TEXT)})),
+        "labels": Items(Section({
+            "name": TEXT, "values": Items(TEXT), "texts": Items(TEXT), "column": TEXT, "separator": TEXT,
+        })),
         "columns": Rule(lambda found: (
             all(feature["scale"] > 0 for feature in found["features"])
             and all(1 <= len(label["values"]) <= 2 and len(label["texts"]) == len(label["values"])
@@ -137,12 +160,26 @@ class TablePipeline(Pipeline):
 
     def truth(self, table: Table) -> Ints:
         """Labels (n, K) of a table's rows, 1 where present."""
-        _require(table, [label.name for label in self.labels])
-        return np.stack([label.encode(table[label.name]) for label in self.labels], axis=1)
+        _require(table, [label.source for label in self.labels])
+        for column in dict.fromkeys(label.column for label in self.labels if label.separator):
+            of_column = [label for label in self.labels if label.column == column]
+            known = {label.texts[-1] for label in of_column}
+            strange = {tag for cell in table[column] for tag in tags_of(cell, of_column[0].separator)} - known
+            if strange:
+                warn_caller(f"column {column!r} has tags that training had not, such as {min(strange)!r}.", UserWarning)
+        return np.stack([label.encode(table[label.source]) for label in self.labels], axis=1)
 
     def predict(self, table: Table) -> dict[str, list[str]]:
-        """The label columns of a table's rows, in the values that training had."""
-        return self._by_label(table, "predict", Label.decode)
+        """The label columns of a table's rows, in the values that training had; tags as lists of them."""
+        columns: dict[str, list[str]] = {}
+        decoded = self._by_label(table, "predict", Label.decode)
+        for label in self.labels:
+            cells = decoded[label.name]
+            if label.source in columns:
+                pairs = zip(columns[label.source], cells, strict=True)
+                cells = [label.separator.join(filter(None, pair)) for pair in pairs]
+            columns[label.source] = cells
+        return columns
 
     def predict_proba(self, table: Table) -> dict[str, list[float]]:
         """The probability that each label is present, by label and row."""
@@ -189,7 +226,7 @@ class TablePipeline(Pipeline):
                 )
         columns = {name: [cell for piece in pieces for cell in piece[name]] for name in pieces[0]}
         write_table(out, columns)
-        return {"rows": len(columns[self.labels[0].name]), "written": [str(out)]}
+        return {"rows": len(columns[self.labels[0].source]), "written": [str(out)]}
 
     def _columns(
         self, source: Path, id: Sequence[str], probabilities: bool, scores: bool, rows: slice
@@ -244,7 +281,7 @@ def train(
     labels: the label columns, of two values each; of texts a word such as "yes" counts as present, else the rarer one.
     ignore: columns that are no features, besides a column "id", "index" or without a name that numbers the rows.
     categorical: columns whose numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order`
-    and `loss`, where the model has them; without them cross-validation chooses.
+    and `target`, where the model has them; without them cross-validation chooses.
     """
     run = run or Run()
     X: Any
@@ -267,7 +304,10 @@ def train(
                 estimator = _fit_by_one(estimator, X[own], table.y[own])
             else:
                 estimator.fit(X[own], table.y[own], progress=run.progress, checkpoint=checkpoint)
-        facts = {"rows": len(table.y), "features": X.shape[1], "labels": list(labels), **chosen(estimator)}
+        facts = {
+            "rows": len(table.y), "features": X.shape[1], "labels": [label.name for label in table.labels],
+            **chosen(estimator),
+        }  # fmt: skip
         for name, part in {"training": own, "validation": held}.items():
             if len(part):
                 rows = X[part]
@@ -324,10 +364,13 @@ class TableSpec:
             numbering = [n for n in names if n not in self.categorical and is_row_number(n, table[n])]
             names = [name for name in names if name not in numbering]
             messages += [f"column {name!r} numbers the rows and is left out." for name in numbering]
-            if not names:
-                raise PotentiaError("no column is left that could be a feature.")
             own = Run(validation=self.validation, seed=self.seed).split(len(table[self.labels[0]]))[0]
             rows = {name: [table[name][i] for i in own] for name in names}
+            empty = [name for name in names if not any(cell is not None for cell in rows[name])]
+            messages += [f"column {name!r} has no values and is left out." for name in empty]
+            names = [name for name in names if name not in empty]
+            if not names:
+                raise PotentiaError("no column is left that could be a feature.")
             features = [learn_feature(name, rows[name], name in self.categorical) for name in names]
             for feature in features:
                 texts = len(feature.texts or ())
@@ -338,10 +381,18 @@ class TableSpec:
                     )
             if len(own) == 1:
                 messages.append("there is only one row to train on, so every prediction repeats its labels.")
-            labels = [learn_label(name, table[name]) for name in self.labels]
+            labels = [label for name in self.labels for label in learn_labels(name, table[name])]
+            for column in dict.fromkeys(label.column for label in labels if label.separator):
+                tags = [label.texts[-1] for label in labels if label.column == column]
+                shown = ", ".join(map(repr, tags[:3])) + (", ..." if len(tags) > 3 else "")
+                messages.append(f"column {column!r} has lists of tags: {len(tags)} labels, {shown}.")
+            for feature in features:
+                if feature.style in ("ymd", "dmy", "mdy"):
+                    messages.append(f"column {feature.name!r} has dates, which count as days.")
             for label in labels:
                 if len(label.texts) == 2 and label.shown != label.name:
-                    counted = f"{label.texts[1]!r} counts as present, {label.texts[0]!r} as absent"
+                    absent = repr(label.texts[0]) if label.texts[0] else "a blank cell"
+                    counted = f"{label.texts[1]!r} counts as present, {absent} as absent"
                     messages.append(f"label {label.name!r}: {counted}.")
             for label in labels:
                 if len(label.texts) == 1 < len(own):
@@ -415,4 +466,6 @@ def _require(table: Table, names: Sequence[str]) -> None:
     """Refuse names that are no columns."""
     lacking = [name for name in names if name not in table]
     if lacking:
-        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}.")
+        quoted = next((name for name in table if "," in name and lacking[0] in name), None)
+        hint = f" (names with commas need quotes: --labels '\"{quoted}\"')" if quoted else ""
+        raise PotentiaError(f"there is no column {lacking[0]!r}; there are {', '.join(map(repr, table))}{hint}.")

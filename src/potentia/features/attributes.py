@@ -90,21 +90,39 @@ class AttributeIndex:
         template: makes the attributes of tokens that are rows of columns, if there is one.
     """
 
+    _numbers: Mapping[str, int] | None
+
     def __init__(
         self,
-        numbers: Mapping[str, int] | None = None,
+        numbers: Mapping[str, int] | PackedNames | None = None,
         columns: Mapping[str, tuple[int, int]] | None = None,
         offsets: Mapping[str, float] | None = None,
         column_offsets: Any = (),
         template: Template | None = None,
     ) -> None:
-        self.numbers: Mapping[str, int] = dict(numbers or {})
+        self._packed = numbers if isinstance(numbers, PackedNames) else None
+        self._numbers = None if isinstance(numbers, PackedNames) else dict(numbers or {})
         self.columns: dict[str, tuple[int, int]] = dict(columns or {})
         self.offsets: dict[str, float] = dict(offsets or {})
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
         self.template = template
         self._table: NameTable | None = None
         self._known: dict[str, dict[str, int]] = {}
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Numbers by name; those of a file are found at first use, so that a model is loaded at once."""
+        if self._numbers is None:
+            assert self._packed is not None
+            names = self._packed.names()
+            self._numbers, self._packed = {name: k for k, name in enumerate(names)}, None
+            if len(self._numbers) < len(names):
+                raise PotentiaError("the saved model is damaged: two attributes have the same name.")
+        return self._numbers
+
+    @numbers.setter
+    def numbers(self, numbers: Mapping[str, int]) -> None:
+        self._numbers = numbers
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the tables, which are of use in this process only."""
@@ -392,10 +410,28 @@ def pack_names(names: Iterable[str]) -> dict[str, Any]:
     return {"names": np.frombuffer(b"".join(encoded), dtype=np.uint8), "name_ptr": np.cumsum([0, *map(len, encoded)])}
 
 
+class PackedNames:
+    """Texts that `pack_names` packed, to be taken apart when they are needed; refuses bytes that are no texts."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self.blob, self.ptr = arrays["names"], arrays["name_ptr"]
+        self.text = self.blob.tobytes().decode("utf-8", "surrogatepass")
+        inner = self.ptr[self.ptr < len(self.blob)]
+        if len(self.text) < len(self.blob) and np.any(self.blob[inner] & 0xC0 == 0x80):
+            raise PotentiaError("the file is damaged: a name begins in the middle of a letter.")
+
+    def names(self) -> list[str]:
+        """The texts."""
+        ptr = self.ptr
+        if len(self.text) < len(self.blob):  # places of letters, of which some have several bytes
+            ptr = np.concatenate([[0], np.cumsum(self.blob & 0xC0 != 0x80)])[ptr]
+        text = self.text
+        return [text[a:b] for a, b in pairwise(ptr.tolist())]
+
+
 def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
     """The texts that `pack_names` packed."""
-    blob, ptr = arrays["names"].tobytes(), arrays["name_ptr"].tolist()
-    return [blob[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(ptr)]
+    return PackedNames(arrays).names()
 
 
 def _listed(row: int, given: Any) -> list[Any]:

@@ -129,8 +129,8 @@ def renumber(tokens, number, kept):
     return to
 
 
-@njit(inline="always", **KERNEL)
-def _score(tokens, layout, flat, t, u, at):
+@njit(inline="always", inner=True, **KERNEL)
+def score_token(tokens, layout, flat, t, u, at):
     """u[at:] += scores of token t."""
     P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
     unit, middle = tokens.value.size == 0, begin
@@ -157,8 +157,8 @@ def _score(tokens, layout, flat, t, u, at):
             u[at + layout.slot_label[k - base]] += v * flat[k]
 
 
-@njit(inline="always", **KERNEL)
-def _add(tokens, layout, flat, t, mu, at):
+@njit(inline="always", inner=True, **KERNEL)
+def add_token(tokens, layout, flat, t, mu, at):
     """Add mu[at:] of token t to its attributes' weights."""
     P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
     unit, middle = tokens.value.size == 0, begin
@@ -190,7 +190,7 @@ def score_pairs(tokens, layout, flat, lanes, first, last, tables):
 def score_tokens(tokens, layout, flat, first, last, scores):
     """Add the scores of tokens first .. last - 1 to `scores` (flat rows of `width`)."""
     for t in range(first, last):
-        _score(tokens, layout, flat, t, scores, (t - first) * layout.width)
+        score_token(tokens, layout, flat, t, scores, (t - first) * layout.width)
 
 
 @njit(inline="always", **KERNEL)
@@ -251,7 +251,7 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
                 dense[shift + i] = 0.0
             continue
         for t in range(n):
-            _score(tokens, layout, flat, begin + t, u, t * P)
+            score_token(tokens, layout, flat, begin + t, u, t * P)
         if not shared:
             _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
         value[k] = sum_chain(lanes, tables, stride, labels, begin, n, weight[k], u, alpha, m, True, d_psi, d_pair)
@@ -261,7 +261,7 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
             _add_pairs(tokens, layout, d_flat, stride, begin, n, tables)
         if d_flat.size > 0:
             for t in range(n):
-                _add(tokens, layout, d_flat, begin + t, u, t * P)
+                add_token(tokens, layout, d_flat, begin + t, u, t * P)
         for i in range(n * P if dense.size > 0 else 0):
             dense[shift + i] = u[i]
 
@@ -323,7 +323,7 @@ def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
         for i in range(n * P):
             u[i] = dense[shift + i] if dense.size > 0 else 0.0
         for t in range(n):
-            _score(tokens, layout, flat, begin + t, u, t * P)
+            score_token(tokens, layout, flat, begin + t, u, t * P)
         if not shared:
             _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
         score[k] = best_states(lanes, tables, stride, n, u, best, before, labels, begin)

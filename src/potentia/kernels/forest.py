@@ -253,8 +253,8 @@ def _entry(forest, i, b, p, a):
     return forest.offset[i] + (b * forest.n_states[p] + a if forest.side[i] == 0 else a * forest.n_states[i] + b)
 
 
-@njit(inline="always", **KERNEL)
-def _offer(values, more, x, best, first, second):
+@njit(inline="always", inner=True, **KERNEL)
+def offer(values, more, x, best, first, second):
     """Insert values + more, in descending order, into the full descending list `best`, with origins (x, rank)."""
     k = best.size
     for rank in range(values.size):
@@ -281,9 +281,9 @@ def _merge_lists(forest, up, state, rank, own, below, message, merged):
             row_state, row_rank, row_own, row_below = state[i, a], rank[i, a], own[i, a], below[i, a]
             for b in range(n_states[i]):
                 score = forest.values[_entry(forest, i, b, p, a)] if p < n else 0.0
-                _offer(up[i, b], score, b, message, row_state, row_rank)
+                offer(up[i, b], score, b, message, row_state, row_rank)
             for s in range(k):  # what is at rank (s + 1)(t + 1) or later cannot be among the first k
-                _offer(message[: k // (s + 1)], up[p, a, s], s, merged, row_own, row_below)
+                offer(message[: k // (s + 1)], up[p, a, s], s, merged, row_own, row_below)
             for s in range(k):
                 up[p, a, s] = merged[s]
 

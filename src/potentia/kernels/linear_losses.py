@@ -220,11 +220,12 @@ class Weights(NamedTuple):
 def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
     """Descend from the dual and w given (which must agree) until projected gradients differ by at most `tol`.
 
-    y (n): signs. norms (n): |f_l|^2. costs (n): weights C of the rows' losses.
+    y (n): signs. norms (n): |f_l|^2. costs (n): weights C of the rows' losses; rows of cost 0 are not visited.
     Gives up after `visits` visits of rows. Returns the last spread of projected
     gradients.
     """
-    active, size, total = np.arange(y.size), y.size, np.sum(w.signs)
+    active, total = np.flatnonzero(costs), np.sum(w.signs)
+    size = active.size
     state = np.uint64(seed)
     high_before, low_before, spread = np.inf, -np.inf, np.inf
     visited = 0
@@ -251,9 +252,9 @@ def descend(rows, extra, y, norms, costs, tol, visits, seed, dual, w):
         spread = high - low if size else 0.0
         visited += size + 1
         if spread <= tol:
-            if size == y.size:
+            if size == active.size:
                 return spread
-            size, high_before, low_before = y.size, np.inf, -np.inf
+            size, high_before, low_before = active.size, np.inf, -np.inf
         else:
             high_before, low_before = _limits(high, low)
     return spread
@@ -417,11 +418,13 @@ def _coupling(cliques, i, y, v):
 def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, state):
     """Take one dual variable after another to its optimum until projected gradients differ by at most `tol`.
 
-    squares (n): |x_l|^2 + 1. Pairs (row, label) that stay at a limit are left out until the others have settled.
-    Gives up after `visits` visits. Returns the last spread of projected gradients.
+    squares (n): |x_l|^2 + 1. cost (n, K): of the losses; those of cost 0 are not visited. Pairs (row, label) that stay
+    at a limit are left out until the others have settled. Gives up after `visits` visits. Returns the last spread of
+    projected gradients.
     """
-    n, K = signs.shape
-    active, size, random = np.arange(n * K), n * K, np.uint64(seed)
+    K = signs.shape[1]
+    active, random = np.flatnonzero(cost), np.uint64(seed)
+    size = active.size
     high_before, low_before, spread = np.inf, -np.inf, np.inf
     visited = 0
     while visited < visits:
@@ -430,18 +433,18 @@ def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, s
         s = 0
         while s < size:
             row, i = active[s] // K, active[s] % K
-            y, old = signs[row], state.dual[row, i]
+            y, old, top = signs[row], state.dual[row, i], cost[row, i]
             slope = y[i] * _own_score(rows, row, i, state) + _coupling(cliques, i, y, state.v) - 1.0
-            if _settled(slope, old, cost, high_before, low_before):
+            if _settled(slope, old, top, high_before, low_before):
                 size -= 1
                 active[s], active[size] = active[size], active[s]
                 continue
-            projected = _projected(slope, old, cost)
+            projected = _projected(slope, old, top)
             high, low = max(high, projected), min(low, projected)
             if abs(projected) > 1e-13:
                 # the corrected lines 8 and 9: Q sums over the label's features, and eta divides
                 norm = squares[row] + (cliques.label_ptr[i + 1] - cliques.label_ptr[i]) / eta
-                new = min(max(old - slope / norm, 0.0), cost)
+                new = min(max(old - slope / norm, 0.0), top)
                 state.dual[row, i] = new
                 change = (new - old) * y[i]
                 state.b[i] += change
@@ -452,9 +455,9 @@ def descend_joint(rows, signs, cliques, squares, eta, cost, tol, visits, seed, s
         spread = high - low if size else 0.0
         visited += size + 1
         if spread <= tol:
-            if size == n * K:
+            if size == active.size:
                 return spread
-            size, high_before, low_before = n * K, np.inf, -np.inf
+            size, high_before, low_before = active.size, np.inf, -np.inf
         else:
             high_before, low_before = _limits(high, low)
     return spread

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -96,11 +96,14 @@ class AttributeLabels(NamedTuple):
 class ChainLayout:
     """A vector of all weights: of attributes (rows, slots, then pairs), of transitions (L, L), of dense columns (D, L).
 
+    Other models have another table in the place of transitions.
+
     Attributes:
         number: the new number of each attribute; those with rows come first.
         kernel: rows and slots as the kernels want them.
         n_labels, n_dense: L and D.
         place: where in the vector each feature is, those of labels, then those of pairs of labels.
+        table: shape of the transitions.
         n_attribute_weights: entries of rows, slots and pairs. size: entries of the vector.
     """
 
@@ -109,12 +112,21 @@ class ChainLayout:
     n_labels: int
     n_dense: int
     place: Ints
+    table: tuple[int, int]
     n_attribute_weights: int
     size: int
 
     @classmethod
-    def of(cls, features: AttributeLabels, pair_features: AttributeLabels, n_labels: int, n_dense: int) -> ChainLayout:
+    def of(
+        cls,
+        features: AttributeLabels,
+        pair_features: AttributeLabels,
+        n_labels: int,
+        n_dense: int,
+        table: tuple[int, int] | None = None,
+    ) -> Self:
         """Rows for attributes with many labels, slots for the others."""
+        table = (n_labels, n_labels) if table is None else table
         width = -(-n_labels // CHUNK) * CHUNK
         count = np.diff(features.ptr)
         with_row = count >= _ROW_SHARE * width
@@ -141,14 +153,14 @@ class ChainLayout:
             n_rows, width, slot_ptr, slot_label, pair_ptr if len(pair_code) else pair_ptr[:0], pair_code
         )
         end += len(pair_code)
-        size = end + n_labels * (n_labels + n_dense)
-        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), end, size)
+        size = end + table[0] * table[1] + n_labels * n_dense
+        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), table, end, size)
 
     def split(self, vector: Any) -> tuple[Any, Any, Any]:
         """Weights of attributes, of transitions (L, L) and of dense columns (D, L), as views."""
         first = self.n_attribute_weights
-        second = first + self.n_labels**2
-        pairs = vector[first:second].reshape(self.n_labels, self.n_labels)
+        second = first + self.table[0] * self.table[1]
+        pairs = vector[first:second].reshape(self.table)
         return vector[:first], pairs, vector[second:].reshape(self.n_dense, self.n_labels)
 
     def join(self, state: Any, pairs: Any, dense: Any, dtype: Any = np.float64) -> Any:
@@ -207,7 +219,7 @@ class ChainTables(NamedTuple):
         return _forbid(scores, self.layout.kernel.width, choices, first)
 
 
-def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
+def cut_shards(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     """At most n ranges of sequences with about as many tokens each."""
     if n == 1 and len(sequence_ptr) > 1:
         return [(0, len(sequence_ptr) - 1)]
@@ -216,9 +228,7 @@ def _cut(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
-def _batches(
-    sequence_ptr: Ints, dense: Any, first: int, last: int, bounded: bool = False
-) -> list[tuple[int, int, Any]]:
+def batches(sequence_ptr: Ints, dense: Any, first: int, last: int, bounded: bool = False) -> list[tuple[int, int, Any]]:
     """Ranges of sequences and their dense rows, of bounded size; one range without rows if there are no columns,
     unless `bounded`."""
     if not (dense.size or bounded):
@@ -269,10 +279,10 @@ def lay_out(_: Any, state: Mapping[str, Any], layout: ChainLayout) -> tuple[Any,
         "weight": weight,
         "partial": partial_weight,
         "layout": layout,
-        "shards": _cut(ptr, max(1, min(most, work // _SHARD_WORK))),
+        "shards": cut_shards(ptr, max(1, min(most, work // _SHARD_WORK))),
     }
     observed = _observed(tokens, state["dense"], labels, weight - partial_weight, layout)
-    return new, (observed, _curvature(tokens, state["dense"], weight, layout))
+    return new, (observed, curvature_of(tokens, state["dense"], weight, layout))
 
 
 def log_partition(
@@ -299,7 +309,7 @@ def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple
         passes.append((state["labels"], -state["partial"], state["choices"], None))
     for labels, weight, choices, costs in passes:
         log_z = np.zeros(len(weight))
-        for a, b, rows in _batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
+        for a, b, rows in batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
             rows = rows.astype(np.float64)
             scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
             if costs is not None:  # of wrong labels, so that they must score less by as much
@@ -325,7 +335,7 @@ def batches_of(_: Any, state: Mapping[str, Any]) -> tuple[Any, list[tuple[int, i
     """Ranges of a part's sequences for stochastic steps, of which there are few if a step costs much; and sizes."""
     ptr, layout = state["sequence_ptr"], state["layout"]
     affordable = len(state["attribute"]) * layout.n_labels // (4 * layout.size)
-    ends = _cut(ptr, max(1, min(len(ptr) - 1, _MAX_BATCHES, max(_MIN_BATCHES, affordable))))
+    ends = cut_shards(ptr, max(1, min(len(ptr) - 1, _MAX_BATCHES, max(_MIN_BATCHES, affordable))))
     return state, [(a, b, b - a) for a, b in ends]
 
 
@@ -352,7 +362,7 @@ def _observed(tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, 
     return vector
 
 
-def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: ChainLayout) -> Floats:
+def curvature_of(tokens: TokenAttributes, dense: Any, weight: Floats, layout: ChainLayout) -> Floats:
     """Second derivatives at zero weights, divided by p (1 - p) for p = 1 / L, without what labels share."""
     kernel, ptr, vector = layout.kernel, tokens.sequence_ptr, np.zeros(layout.size)
     state, pairs, of_columns = layout.split(vector)
@@ -365,7 +375,7 @@ def _curvature(tokens: TokenAttributes, dense: Any, weight: Floats, layout: Chai
     if kernel.pair_ptr.size:
         state[in_slots:] = (1.0 / layout.n_labels) * np.repeat(sums, np.diff(kernel.pair_ptr))
     pairs[...] = (1.0 / layout.n_labels) * per_token.sum()
-    for a, b, rows in _batches(ptr, dense, 0, len(weight)) if dense.size else ():
+    for a, b, rows in batches(ptr, dense, 0, len(weight)) if dense.size else ():
         of_columns += (per_token[ptr[a] : ptr[b]] @ rows.astype(np.float64) ** 2)[:, None]
     return vector
 
@@ -396,11 +406,11 @@ def best_labels(
 
     def piece(ends: tuple[int, int]) -> None:
         """Labels of a range of sequences, batch by batch."""
-        for a, b, rows in _batches(ptr, dense, *ends, choices is not None):
+        for a, b, rows in batches(ptr, dense, *ends, choices is not None):
             scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
             kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
 
-    map_items(piece, _cut(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
+    map_items(piece, cut_shards(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
     refuse_infeasible(score, first)
     return labels
 
@@ -423,7 +433,7 @@ def marginals(
 
     def piece(ends: tuple[int, int]) -> None:
         """Marginals of a range of sequences, batch by batch."""
-        for a, b, rows in _batches(ptr, dense, *ends):
+        for a, b, rows in batches(ptr, dense, *ends):
             n = int(ptr[b] - ptr[a])
             scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)
             _forbid(scores, layout.kernel.width, choices, int(ptr[a]))
@@ -435,7 +445,7 @@ def marginals(
                 refuse_infeasible(log_z[a:b], first + a)
             mu[ptr[a] : ptr[b]] = scores.reshape(n, -1)[:, : layout.n_labels]
 
-    map_items(piece, _cut(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
+    map_items(piece, cut_shards(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
     return mu, log_z
 
 

@@ -55,10 +55,12 @@ class ChainFit(Learner):
         n_dense: columns of dense features.
         c1, c2, delta, max_iterations, threads: see `ChainCRF`.
         frozen: features whose weights keep their first values, of labels and then of pairs of labels.
-        solver: how to minimise.
+        solver: how to minimise. layout: of the weights, where it is not that of a chain.
     """
 
     limit_name: ClassVar[str] = "max_iterations"
+    #: What is done to a part; see `lay_out` and `log_partition`.
+    functions: ClassVar[tuple[Any, Any]] = (lay_out, log_partition)
 
     def __init__(
         self,
@@ -76,18 +78,19 @@ class ChainFit(Learner):
         threads: int | None,
         frozen: Bools | None = None,
         solver: Solver | None = None,
+        layout: ChainLayout | None = None,
     ) -> None:
         self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
         self.solver = Solver() if solver is None else solver
         self.window = self.solver.window
         self.parts, self.features, self.pair_features = parts, features, pair_features
-        self.layout = ChainLayout.of(features, pair_features, len(transitions), n_dense)
+        self.layout = layout or ChainLayout.of(features, pair_features, len(transitions), n_dense)
         free: Bools = self.layout.join(frozen is None or ~frozen, transitions, True, np.bool_)
         #: Entries of the vector that are no weights, which stay zero, or frozen.
         self.padding: Ints = np.flatnonzero(~free)
-        self.states, (observed, curvature) = parts.total(lay_out, states, self.layout)
+        self.states, (observed, curvature) = parts.total(self.functions[0], states, self.layout)
         self.observed: Floats = np.where(free, observed, 0.0)
-        p = 1.0 / len(transitions)
+        p = 1.0 / self.layout.n_labels
         diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
         self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
@@ -97,7 +100,7 @@ class ChainFit(Learner):
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
         vector = point * self.scale
-        _, (log_z, d_log_z) = self.parts.total(log_partition, self.states, vector, self.threads)
+        _, (log_z, d_log_z) = self.parts.total(self.functions[1], self.states, vector, self.threads)
         gradient = 2.0 * self.c2 * vector
         gradient -= self.observed
         gradient += d_log_z

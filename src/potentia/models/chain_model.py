@@ -14,7 +14,7 @@ from ..base.saving import Registered, build, read_file, reading, write_file
 from ..base.schema import TEXT, Array, Choice, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import Floats, Ints, PotentiaError
 from ..conformal import THRESHOLDS
-from ..features.attributes import MAX_LABELS, AttributeIndex, Label, pack_names, unpack_names
+from ..features.attributes import MAX_LABELS, AttributeIndex, Label, PackedNames, pack_names
 from ..features.parts import Sequences
 from ..features.template import DIALECTS, Template
 from ..kernels.attributes import TokenAttributes
@@ -208,13 +208,9 @@ class ChainModel(Registered, Params):
         model: Self = build(cls, params | changed)
         model._check()
         scheme_constraints(found["labels"], model.scheme, model.constraints)
-        names = unpack_names(found)
-        if len(set(names)) != len(names):
-            raise PotentiaError("the saved ChainCRF is damaged: two attributes have the same name.")
         columns = {name: tuple(ends) for name, ends in found["columns"].items()}
         column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
-        numbers = {name: k for k, name in enumerate(names)}
-        model.index_ = AttributeIndex(numbers, columns, found["offsets"], column_offsets, template)
+        model.index_ = AttributeIndex(PackedNames(found), columns, found["offsets"], column_offsets, template)
         features = AttributeLabels(found["feature_ptr"], found["feature_label"])
         pair_features = AttributeLabels(found["pair_feature_ptr"], found["pair_feature_label"])
         model.weights_ = ChainWeights(features, pair_features, found["state"], found["pairs"], found["dense"])

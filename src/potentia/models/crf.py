@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
 
+import numpy as np
+
 from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import naming, new_folder
 from ..base.html import facts_table
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
 from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
-from ..base.schema import Choice, Count, Items, Kind, Named, Number, Schema, Section, check
+from ..base.schema import Choice, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import (
     ArrayLike,
+    Bools,
     Floats,
     Ints,
     PotentiaError,
@@ -31,6 +34,7 @@ from ..base.types import (
     shown,
     warn_caller,
 )
+from ..conformal import THRESHOLDS, check_coverage, missed_shares, risk_threshold
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
@@ -73,6 +77,9 @@ class CRF(Registered):
         "shapes": Named(Items(Count(least=1))),
         "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
         "trained_inference": Kind((dict,)),
+        "calibrated": Count(optional=True),
+        "missed": Items(Number(), "thresholds", optional=True),
+        "sets": Rule(lambda saved: (saved["missed"] is None) == (not saved["calibrated"]), "are incomplete"),
     }
 
     potentials: Mapping[str, Potential]
@@ -154,6 +161,7 @@ class CRF(Registered):
                 statistics=data.parts.statistics,
             )
             self.potentials_ = dict(learner.finish(data, state))
+            vars(self).pop("calibration_", None)
         self.history_, self.converged_ = [dict(row) for row in state.history], converged
         self.scales_, self.shapes_, self.trained_inference_ = scales, shapes, trained
         return self
@@ -196,6 +204,39 @@ class CRF(Registered):
         """Marginals of every variable per example, (n_variables, max states); options are as in `predict`."""
         self._check()
         return self._over(examples, "marginals", out, observed)
+
+    def calibrate(self, examples: Examples) -> Self:
+        """Keep what `predict_set` needs of labelled examples, which must not have been used in `fit`.
+
+        Replaces what was kept before. Unobserved variables are left out, and examples without observed ones.
+        """
+        given = list_examples(examples)
+        losses, n = np.zeros(len(THRESHOLDS)), 0
+        for part in given if isinstance(given, Parts) else [given]:
+            for example, marginals in zip(part, self.predict_marginals(part), strict=True):
+                labels = np.full(len(marginals), -1) if example.labels is None else example.labels
+                known = np.flatnonzero(labels >= 0)
+                if known.size:
+                    losses += missed_shares(1.0 - marginals[known, labels[known]])
+                    n += 1
+        if n == 0:
+            raise PotentiaError("calibrate needs examples with observed labels.")
+        self.calibration_ = losses, n
+        return self
+
+    def predict_set(self, examples: Examples, coverage: float = 0.9) -> list[Bools]:
+        """Which states are in the set of each variable, (n_variables, max states) per example, after `calibrate`.
+
+        A set holds the states of large enough marginals. The threshold is that of conformal risk control
+        [Angelopoulos et al. 2022]: the expected share of an example's variables whose sets miss the true state is at
+        most 1 - coverage, if the examples of `calibrate` and these are exchangeable, on average over both. (Variables
+        of one example depend on each other, so that nothing is guaranteed for each of them.)
+        """
+        check_coverage(coverage)
+        if not hasattr(self, "calibration_"):
+            raise PotentiaError("call calibrate with examples that were not used in fit first.")
+        top = risk_threshold(*self.calibration_, coverage)
+        return [1.0 - marginals <= top for marginals in self.predict_marginals(examples)]
 
     @property
     def inference_(self) -> Inference:
@@ -279,7 +320,7 @@ class CRF(Registered):
         for kind, potential in self.potentials_.items():
             metas[kind], own = potential.state()
             arrays |= {f"{kind}/{name}": value for name, value in own.items()}
-        content = {
+        content: dict[str, Any] = {
             "potentials": metas,
             "learner": to_json(self.learner),
             "inference": to_json(self.inference),
@@ -289,6 +330,8 @@ class CRF(Registered):
             "shapes": self.shapes_,
             "history": self.history_,
         }
+        if hasattr(self, "calibration_"):
+            content |= {"missed": self.calibration_[0].tolist(), "calibrated": self.calibration_[1]}
         return content, arrays
 
     @classmethod
@@ -300,7 +343,7 @@ class CRF(Registered):
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> CRF:
         """The model that `state` described."""
-        found = check(cls.saved, content, "CRF")
+        found = check(cls.saved, content, "CRF", {"thresholds": len(THRESHOLDS)})
         fitted = {}
         for kind, meta in content["potentials"].items():
             fitted[kind] = Potential.from_state(meta, prefixed(arrays, f"{kind}/"))
@@ -315,6 +358,8 @@ class CRF(Registered):
             found["decode"],
         )
         model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
+        if found["missed"] is not None:
+            model.calibration_ = np.array(found["missed"]), found["calibrated"]
         model.trained_inference_ = from_json(found["trained_inference"], Inference)
         model.shapes_ = {kind: tuple(shape) for kind, shape in found["shapes"].items()}
         return model

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
@@ -32,8 +32,11 @@ from ...base.saving import (
     write_file,
 )
 from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
-from ...base.types import Floats, PotentiaError, check_flag, check_type
+from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, check_flag, check_type
+from ...conformal import check_coverage
+from ...kernels.search import Rules
 from ...learn.checkpoint import Checkpoint
+from .constraints import Constraint, Constraints, among_varying, check_labels, make_rules, read_constraints
 from .hinge import Kernel, LabelRows, kernel_matrix
 from .inputs import (
     Coding,
@@ -45,6 +48,7 @@ from .inputs import (
     row_weights,
     warn_of_far_features,
 )
+from .sets import HeldOut, LabellingSets, LabelSets, Ranked
 
 _LOG = logging.getLogger(__name__)
 #: The arrays of a sparse matrix.
@@ -151,7 +155,8 @@ def _consistent(saved: dict[str, Any]) -> bool:
 class FitTask(NamedTuple):
     """Training data: X (n, d) as float64, C-contiguous or CSR; signs and weights of the V labels that vary.
 
-    signs (n, V): C-contiguous, of V >= 1 labels. weight (n, V): of each row's labels. seed: drawn from `random_state`.
+    signs (n, V): C-contiguous, of V >= 1 labels. weight (n, V): of each row's labels; 0 for those that are missing, of
+    which the sign is the label's more frequent one. seed: drawn from `random_state`.
     solved: solutions stored by an interrupted fit. Nothing here may be written to.
     """
 
@@ -161,13 +166,19 @@ class FitTask(NamedTuple):
     seed: int
     solved: Solved
 
+    @property
+    def known(self) -> Bools:
+        """Which labels (n, V) are not missing."""
+        return self.weight > 0
+
 
 class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     """A classifier of K labels of two values each; subclasses see only the V labels that vary, as signs -1 and +1.
 
     `fit(X, y)` takes X (n, d), dense or sparse, and y (n, K), or (n,) for one label; every column has two values of
-    any kind, of which the larger is called positive. A label that is constant in training is always predicted as
-    that constant, is not part of the model, and has the score +1 or -1 (+1 if its value is a number above zero).
+    any kind, of which the larger is called positive. Labels may be missing: NaN, None, or -1 beside 0 and 1. A label
+    that is constant in training is always predicted as that constant, is not part of the model, and has the score +1
+    or -1 (+1 if its value is a number above zero).
 
     After `fit`: `label_names_` (columns of a data frame, or "0", "1", ...), `n_labels_`, `n_features_in_`, and
     `classes_` as scikit-learn has it: the two values of a flat y; the labels' numbers where y (n, K) holds 0 and 1;
@@ -197,10 +208,19 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         "n": Size(_n_rows),
         "rows": Rule(lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"),
         "kernel": Rule(lambda saved: not _by_kernel(saved) or saved["gamma"] is not None, "has no gamma"),
+        "held_out/labels": Array("f8", ("c", "K"), low=-1, finite=False, optional=True),
+        "held_out/whole": Array("f8", ("c",), low=-1, finite=False, optional=True),
+        "held_out": Rule(
+            lambda saved: (saved["held_out/labels"] is None) == (saved["held_out/whole"] is None), "is incomplete"
+        ),
         "m": Size(lambda saved: saved["n"] if _by_kernel(saved) else saved["n_features"]),
     }
 
+    #: Whether `fit` takes missing labels.
+    takes_missing: ClassVar[bool] = True
+
     class_weight: Any = None
+    constraints: Constraints = None
     kernel: Kernel = None
     degree: int
     coef0: float
@@ -215,7 +235,9 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     coef_: Floats
     dual_coef_: Floats
     _coding: Coding
+    _constraints: list[Constraint]
     _X: Any = None
+    _held_out: HeldOut | None = None
 
     @abstractmethod
     def _check_options(self) -> None:
@@ -237,8 +259,13 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return 1.0 / (1.0 + np.exp(-np.clip(self._decide(X), -500, 500)))
 
     def _predict_signs(self, X: Any) -> np.ndarray:
-        """Signs (n, V) of the labels that vary; a score of zero is -1, as in scikit-learn."""
-        return np.where(self._decide(X) > 0, 1, -1)
+        """Signs (n, V) of the labels that vary; a score of zero is -1, as in scikit-learn.
+
+        With constraints, the labelling that satisfies them whose scores have the largest sum.
+        """
+        from .network import project  # which imports this module
+
+        return project(self._decide(X), self._rules)
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
@@ -270,18 +297,25 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None: labels (n, K) or (n,)."
             )
         self._check_options()
-        X, labels = check_rows(self, X, reset=True), as_labels(y)
+        X, (labels, missing) = check_rows(self, X, reset=True), as_labels(y)
         if X.shape[0] != len(labels):
             raise PotentiaError(f"X has {X.shape[0]} rows but y has {len(labels)}.")
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
         weight = row_weights(sample_weight, X)
+        if missing.any():
+            if not self.takes_missing:
+                raise PotentiaError(f"{type(self).__name__} takes no missing labels: Input y contains NaN, None or -1.")
+            weight[missing.reshape(len(labels), -1).all(axis=1)] = 0.0
         if not weight.all():  # a row of weight zero is as if it were not there
-            X, labels, weight = (part[weight > 0] for part in (X, labels, weight))
-        self._set_labels(learn_coding(labels, names), names)
-        varying = self._coding.varying
+            kept = weight > 0
+            X, labels, missing, weight = X[kept], labels[kept], missing[kept], weight[kept]
+        self._set_labels(learn_coding(labels, missing, names), names)
+        varying, every = self._coding.varying, self._coding.signs_of(labels, missing, names)
+        check_labels(self._constraints, every)
         if varying.any():
-            signs = np.ascontiguousarray(self._coding.encode(labels, names)[:, varying])
+            signs = np.ascontiguousarray(every[:, varying])
             weight = label_weights(weight, signs, self.class_weight)
+            signs = np.where(signs == 0, np.where(signs.sum(axis=0) > 0, 1.0, -1.0), signs)
             seed = int(check_random_state(self.random_state).randint(2**31 - 1))
             if self.kernel is None:
                 warn_of_far_features(X)
@@ -297,11 +331,23 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     def _set_labels(self, coding: Coding, names: list[str]) -> None:
         """Take the labels' coding, and the attributes that follow from it."""
         self._coding, self.classes_ = coding, coding.public
-        self.label_names_, self.n_labels_ = names, len(names)
+        self.label_names_, self.n_labels_, self._held_out = names, len(names), None
+        self._constraints = read_constraints(self.constraints, names)
+
+    @property
+    def _rules(self) -> Rules:
+        """The constraints on the labels that vary, by number among them."""
+        return make_rules(self._varying_constraints, np.arange(np.sum(self._coding.varying)))
+
+    @property
+    def _varying_constraints(self) -> tuple[Constraint, ...]:
+        """The constraints on the labels that vary, which are numbered among themselves."""
+        return tuple(among_varying(self._constraints, np.flatnonzero(self._coding.varying), self._coding.signs))
 
     def _mark(self, X: Any, signs: Floats, weight: Floats, seed: int) -> str:
         """Digest of data and options, by which a checkpoint of this fit is recognised."""
-        options = {k: v for k, v in self.get_params(deep=False).items() if k != "random_state"}
+        options = {k: v for k, v in self.get_params(deep=False).items() if k not in ("random_state", "constraints")}
+        options["constraints"] = self._constraints
         rows = (X.data, X.indices, X.indptr) if sparse.issparse(X) else (X,)
         return digest_of([stable_repr((type(self).__name__, options, seed)), *rows, signs, weight])
 
@@ -313,11 +359,15 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         return self._coding.decode(signs)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of rows of which all labels are predicted correctly; y has its columns in the order of training."""
+        """Share of rows of which all labels that are known are predicted correctly; columns as in training."""
         names = [str(name) for name in getattr(y, "columns", self.label_names_)]
         if names != self.label_names_ and set(names) == set(self.label_names_):
             before = ", ".join(self.label_names_)
             raise PotentiaError(f"the columns of y are {', '.join(names)}, but in training their order was {before}.")
+        check_is_fitted(self)
+        labels, missing = as_labels(y)
+        if missing.any():
+            y = np.where(missing, self.predict(X), labels).astype(labels.dtype)
         return float(super().score(X, y, sample_weight))
 
     def predict_proba(self, X: Any) -> Floats:
@@ -332,6 +382,71 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         scores = self._coding.beside_constant(varying, self._coding.signs)
         return scores[:, 0] if self._coding.flat else scores
 
+    # -- conformal sets ----------------------------------------------------------------------------------------
+
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Keep what `predict_set` needs of rows X and their labels y, which must not have been used in `fit`.
+
+        Replaces what was kept before. Missing labels are left out.
+        """
+        X = self._checked(X)
+        signs = self._coding.encode(y, self.label_names_)
+        if len(signs) != X.shape[0]:
+            raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        check_labels(self._constraints, signs)
+        varying, constant = self._coding.varying, self._coding.signs
+        p = self._coding.beside_constant(self._if_any_varies(self._probabilities, X), self._coding.probabilities)
+        labels = np.where(varying | (signs == constant), np.where(signs > 0, 1.0 - p, p), np.inf)
+        whole, complete = np.full(len(signs), -1.0), np.flatnonzero(np.all(signs != 0, axis=1))
+        if varying.any() and self._ranks and complete.size:
+            own = np.ascontiguousarray(signs[complete][:, varying])
+            loss = self._ranked(X[complete], 1).excess(self._losses_of(X[complete], own))
+            whole[complete] = np.where(np.all(varying | (signs[complete] == constant), axis=1), loss, np.inf)
+        self._held_out = HeldOut(np.where(signs == 0, -1.0, labels), whole)
+        return self
+
+    def predict_set(
+        self, X: Any, coverage: float = 0.9, of: Literal["labels", "labellings"] = "labels", limit: int = 256
+    ) -> LabelSets | LabellingSets:
+        """Sets that contain the truth of a further row with probability at least `coverage`, after `calibrate`.
+
+        Split conformal prediction [Vovk et al. 2005]: guaranteed for each label ("labels"), or for the labelling of the
+        row as a whole ("labellings"), if the rows of `calibrate` and these are exchangeable, on average over both. A
+        label's set holds its values of large enough probability: one, both, or none. A row's set holds the labellings
+        whose loss (minus the log-probability, or the sum of hinge losses) exceeds the least by little enough; it is
+        cut at `limit` labellings, and says so.
+        """
+        X = self._checked(X)
+        check_coverage(coverage)
+        check_choice("of", of, ("labels", "labellings"))
+        check_count("limit", limit, 1)
+        if self._held_out is None:
+            raise PotentiaError("call calibrate with rows that were not used in fit first.")
+        if of == "labels":
+            p = self._coding.beside_constant(self._if_any_varies(self._probabilities, X), self._coding.probabilities)
+            top = self._held_out.label_thresholds(coverage)
+            return LabelSets(p <= top, 1.0 - p <= top)
+        if not self._ranks:
+            raise PotentiaError(f"{type(self).__name__} has no sets of labellings: LMSBN and LabelNetwork have.")
+        if not self._coding.varying.any():
+            labels = self._coding.decode(np.empty((X.shape[0], 0)))
+            return LabellingSets(list(labels[:, None]), np.ones(len(labels), dtype=bool))
+        ranked = self._ranked(X, limit)
+        numbers, complete = ranked.within(self._held_out.whole_threshold(coverage))
+        complete &= np.array([len(own) <= limit for own in numbers], dtype=bool)
+        return LabellingSets([self._coding.decode(ranked.signs[own[:limit]]) for own in numbers], complete)
+
+    #: Whether labellings can be ranked: then `_ranked` and `_losses_of` are defined.
+    _ranks: ClassVar[bool] = False
+
+    def _ranked(self, X: Any, k: int) -> Ranked:
+        """The labellings of least loss of every row, k or more if there are, of the labels that vary."""
+        raise NotImplementedError
+
+    def _losses_of(self, X: Any, signs: Floats) -> Floats:
+        """The losses (n) of labellings (n, V) as signs, as `_ranked` has them."""
+        raise NotImplementedError
+
     def _checked(self, X: Any) -> Any:
         """X as the fitted model expects it; refuses other columns than training had."""
         check_is_fitted(self)
@@ -342,6 +457,8 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         X, signs = self._checked(X), self._coding.encode(y, self.label_names_)
         if len(signs) != X.shape[0]:
             raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
+        if not signs.all():
+            raise PotentiaError("y has missing labels; here it must be complete.")
         constant = self._coding.signs
         surprises = np.sum((constant != 0) & (signs != constant), axis=1)
         return X, np.ascontiguousarray(signs[:, self._coding.varying]), 2.0 * surprises
@@ -396,7 +513,9 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         name, coding, X = type(self).__name__, self._coding, self._X
         rows = {part: getattr(X, part) for part in _CSR} if sparse.issparse(X) else {"X": X}
-        options = self.get_params(deep=False).items()
+        options = (
+            self.get_params(deep=False) | ({"constraints": self._constraints} if self._constraints else {})
+        ).items()
         values = {
             "params": {option: encode(_by_name(value), f"{option} of {name}") for option, value in options},
             "label_names": self.label_names_,
@@ -407,6 +526,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
             "gamma": getattr(self, "gamma_", None),
             **{f"classes/{k}": _storable(values) for k, values in enumerate(coding.classes)},
             **({} if X is None else {f"rows/{part}": array for part, array in rows.items()}),
+            **({} if self._held_out is None else {f"held_out/{k}": v for k, v in self._held_out._asdict().items()}),
             **self._state(),
         }
         arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
@@ -436,6 +556,8 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         elif saved["rows/data"] is not None:
             shape = (saved["n"], saved["n_features"])
             model._X = sparse.csr_array(tuple(saved[f"rows/{part}"] for part in _CSR), shape=shape)
+        if saved["held_out/labels"] is not None:
+            model._held_out = HeldOut(saved["held_out/labels"], saved["held_out/whole"])
         model._restore(saved, arrays)
         return model
 

@@ -184,6 +184,10 @@ class LabelRows:
         """The mean squared length of the rows."""
         return self.X.ask(_mean_square) if isinstance(self.X, RemoteRows) else float(np.mean(self.squares))
 
+    def weighted(self, weight: Floats) -> LabelRows:
+        """These rows with other weights."""
+        return LabelRows(self.X, self.gram, weight)
+
     def solve(self, solvers: Sequence[HingeSolver], columns: SignColumns, p: int, y: Floats, label: int) -> Floats:
         """Solutions (solvers, width + p + 2) of the problem of signs y (n) beside the first p columns of signs.
 
@@ -220,20 +224,25 @@ class LabelRows:
     def newton(self, columns: SignColumns, p: int, y: Floats, costs: float | Floats) -> Floats | None:
         """The solution by Newton steps; None if they break down."""
         signs, scale = columns.signs[:, :p], columns.scale
+        used = np.flatnonzero(np.broadcast_to(costs, y.shape))
         if self.gram is not None:
-            dual = solve_matrix(np.outer(y, y) * (self.gram + 1.0 + scale**2 * (signs @ signs.T)), costs)
-            if dual is None:
+            dual, own = np.zeros(len(y)), signs[used]
+            gram = self.gram[np.ix_(used, used)] + 1.0 + scale**2 * (own @ own.T)
+            found = solve_matrix(np.outer(y[used], y[used]) * gram, np.broadcast_to(costs, y.shape)[used])
+            if found is None:
                 return None
+            dual[used] = found
             return np.concatenate([dual * y, scale**2 * (signs.T @ (dual * y)), [dual @ y, 1.0]])
         parts = [np.ones((self.n_rows, 1)), scale * signs, self.X]
         if sparse.issparse(self.X):
             Z = sparse.diags_array(y) @ sparse.hstack([sparse.csr_array(v) for v in parts], format="csr")
         else:
             Z = y[:, None] * np.hstack(parts)
-        dual = solve_rows(Z, costs)
-        if dual is None:
+        Z = Z[used] if len(used) < len(y) else Z
+        found = solve_rows(Z, np.broadcast_to(costs, y.shape)[used])
+        if found is None:
             return None
-        w = Z.T @ dual
+        w = Z.T @ found
         return np.concatenate([w[1 + p :], scale * w[1 : 1 + p], [w[0], 1.0]])
 
     def split(self, train: Ints, test: Ints) -> tuple[LabelRows, Any]:

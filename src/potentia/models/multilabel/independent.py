@@ -13,6 +13,7 @@ from ...base.schema import TEXT, Array, Kind, Rule, Schema, Section
 from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, prefixed
 from ...metrics import MEASURES
 from .base import FitTask, MultiLabelClassifier
+from .constraints import Constraints
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width
 from .inputs import ClassWeight, check_class_weight, check_classifier, check_margin_options
 from .network import APART, learn_networks, splits
@@ -35,6 +36,7 @@ class IndependentClassifiers(MultiLabelClassifier):
     degree: int = 3
     coef0: float = 1.0
     class_weight: ClassWeight = None
+    constraints: Constraints = None
     tol: float = 1e-4
     passes: int = 1000
     random_state: Any = 0
@@ -118,6 +120,7 @@ class ThresholdClassifier(MultiLabelClassifier):
         estimator: a classifier with `decision_function` (n, K); independent linear ones if None.
         measure: "f_macro", "f_micro", "f_samples", "exact_match" or "hamming_loss".
         cv: number of folds.
+        constraints: as in `LMSBN`; tuning does not know them.
         random_state: seed of the folds.
 
     After `fit`: `estimator_`, `thresholds_` of the labels that vary, `held_out_` (the measure before and after tuning).
@@ -127,6 +130,7 @@ class ThresholdClassifier(MultiLabelClassifier):
     _: KW_ONLY
     measure: Measure = "f_macro"
     cv: int = 5
+    constraints: Constraints = None
     random_state: int = 0
 
     saved: ClassVar[Schema] = {
@@ -175,12 +179,15 @@ class ThresholdClassifier(MultiLabelClassifier):
         X, signs = task.X, task.signs
         estimator = IndependentClassifiers() if self.estimator is None else self.estimator
         scores, labels = np.empty(signs.shape), signs.astype(np.int64)
+        if not task.known.all():
+            labels = np.where(task.known, np.maximum(signs, 0.0), np.nan)
         for train, test in splits(len(signs), self.cv, self.random_state):
             part = clone(estimator).fit(X[train], labels[train])
             scores[test] = part.decision_function(X[test]).reshape(len(test), -1)
-        self.thresholds_ = tune(scores, signs > 0, self.measure)
-        measure = MEASURES[self.measure]
-        self.held_out_ = tuple(measure(signs > 0, scores > t) for t in (0.0, self.thresholds_))
+        self.thresholds_ = tune(scores, signs > 0, self.measure, task.known)
+        # a missing label counts as predicted correctly
+        given = [scores > t for t in (0.0, self.thresholds_)]
+        self.held_out_ = tuple(MEASURES[self.measure](np.where(task.known, signs > 0, p), p) for p in given)
         self.estimator_ = clone(estimator).fit(X, labels)
 
     def _decide(self, X: Any) -> Floats:
@@ -188,15 +195,21 @@ class ThresholdClassifier(MultiLabelClassifier):
         return self.estimator_.decision_function(X).reshape(X.shape[0], -1) - self.thresholds_
 
 
-def tune(scores: Floats, truth: Bools, measure: str) -> Floats:
-    """Thresholds (K) that a measure cannot improve upon by changing one; from zeros, in rounds over the labels."""
+def tune(scores: Floats, truth: Bools, measure: str, known: Bools | None = None) -> Floats:
+    """Thresholds (K) that a measure cannot improve upon by changing one; from zeros, in rounds over the labels.
+
+    known (n, K): labels that are not missing; others count as predicted correctly.
+    """
     thresholds = np.zeros(scores.shape[1])
     for _ in range(_SWEEPS):
         before = thresholds.copy()
         for k in range(len(thresholds)):
             predicted = scores > thresholds
             order = np.argsort(-scores[:, k], kind="stable")
-            values = _values(predicted, truth, k, order, measure)
+            right = truth if known is None else np.where(known, truth, predicted)
+            if known is not None:
+                order = order[known[order, k]]
+            values = _values(predicted, right, k, order, measure)
             thresholds[k] = _best(scores[order, k], values, thresholds[k])
         if np.array_equal(before, thresholds):
             break
@@ -213,7 +226,7 @@ def _values(predicted: Bools, truth: Bools, k: int, order: np.ndarray, measure: 
             others = np.arange(truth.shape[1]) != k
             both = int(np.sum(predicted[:, others] & truth[:, others]))
             total = int(predicted[:, others].sum() + truth[:, others].sum())
-        return 2.0 * (right + both) / np.maximum(truth[:, k].sum() + count + total, 1)
+        return 2.0 * (right + both) / np.maximum(truth[order, k].sum() + count + total, 1)
     with_it, without = predicted.copy(), predicted.copy()
     with_it[:, k], without[:, k] = True, False
     gain = _row_values(with_it, truth, measure) - _row_values(without, truth, measure)

@@ -44,11 +44,16 @@ class Coding(NamedTuple):
         return self.signs == 0
 
     def encode(self, y: Any, names: list[str]) -> Floats:
-        """Labels (n, K) as signs; refuses values that training did not show.
+        """Labels (n, K) as signs, 0 for missing ones; refuses values that training did not show.
 
         The other value of a label that was constant in training is any other value: its sign is the opposite.
         """
-        columns = _columns(as_labels(y))
+        ordinary = any(values.dtype.kind in "if" and -1 in values for values in self.classes)
+        return self.signs_of(*as_labels(y, not ordinary), names)
+
+    def signs_of(self, labels: np.ndarray, missing: Bools, names: list[str]) -> Floats:
+        """`encode` of labels that have been checked."""
+        columns, missing = _columns(labels), _columns(missing)
         if columns.shape[1] != len(self.classes):
             raise PotentiaError(f"y has {columns.shape[1]} labels, the model has {len(self.classes)}.")
         signs = np.empty(columns.shape)
@@ -58,9 +63,10 @@ class Coding(NamedTuple):
             if len(values) == 1:
                 signs[:, k] = np.where(high, self.signs[k], -self.signs[k])
                 continue
-            if not np.all(high | (column == values[0])):
+            if not np.all(high | (column == values[0]) | missing[:, k]):
                 raise PotentiaError(f"label {names[k]} of y has values other than {values[0]!r} and {values[1]!r}.")
             signs[:, k] = np.where(high, 1.0, -1.0)
+        signs[missing] = 0.0
         return signs
 
     def decode(self, signs: np.ndarray) -> np.ndarray:
@@ -95,18 +101,20 @@ class Coding(NamedTuple):
         return self.classes
 
 
-def learn_coding(y: np.ndarray, names: list[str]) -> Coding:
+def learn_coding(y: np.ndarray, missing: Bools, names: list[str]) -> Coding:
     """The coding of training labels (n, K) or (n,): the larger of a label's two values is +1.
 
     A label of one value is -1 unless the value is a number above zero.
     """
-    columns = _columns(y)
+    columns, missing = _columns(y), _columns(missing)
     classes, signs = [], np.zeros(columns.shape[1])
     for k, name in enumerate(names):
         try:
-            values = np.unique(columns[:, k])
+            values = np.unique(columns[~missing[:, k], k])
         except TypeError:
             raise PotentiaError(f"label {name} mixes values that cannot be compared.") from None
+        if len(values) == 0:
+            raise PotentiaError(f"label {name} of y is missing in all rows: leave it out.")
         if len(values) > 2:
             raise PotentiaError(_too_many(name, values, y.ndim == 1))
         if len(values) == 1:
@@ -116,8 +124,11 @@ def learn_coding(y: np.ndarray, names: list[str]) -> Coding:
     return Coding(classes, signs, y.ndim == 1)
 
 
-def as_labels(y: Any) -> np.ndarray:
-    """Labels as an array (n, K) or (n,) without missing values; sparse labels are spread out."""
+def as_labels(y: Any, minus: bool | None = None) -> tuple[np.ndarray, Bools]:
+    """Labels as an array (n, K) or (n,), and which are missing; sparse labels are spread out.
+
+    Missing are NaN and None, and -1 if `minus`, or by default if all labels are -1, 0 or 1 and some are 0.
+    """
     try:
         labels = np.asarray(y.toarray() if sparse.issparse(y) else y)
     except ValueError:
@@ -131,13 +142,29 @@ def as_labels(y: Any) -> np.ndarray:
         raise PotentiaError(f"y has no labels: its shape is {labels.shape}.")
     if labels.dtype.kind == "c":
         raise PotentiaError("y holds complex numbers. Complex data not supported.")
-    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
-        raise PotentiaError("Input y contains NaN or infinity.")
-    if labels.dtype.kind == "O" and any(v is None or v != v for v in labels.ravel()):
-        raise PotentiaError("Input y contains NaN or None.")
-    if labels.dtype.kind == "O" and not all(isinstance(v, Hashable) for v in labels.ravel()):
-        raise PotentiaError("y must hold numbers or texts, not lists or other objects.")
-    return labels
+    missing = np.zeros(labels.shape, dtype=bool)
+    if labels.dtype.kind == "f":
+        missing = np.isnan(labels)
+        if np.isinf(labels).any():
+            raise PotentiaError("Input y contains infinity.")
+    elif labels.dtype.kind == "O":
+        missing = np.array([_is_missing(v) for v in labels.ravel()], dtype=bool).reshape(labels.shape)
+        if not all(isinstance(v, Hashable) for v in labels.ravel()):
+            raise PotentiaError("y must hold numbers or texts, not lists or other objects.")
+        if missing.any() and all(isinstance(v, float | int | np.number) for v in labels[~missing]):
+            labels = np.where(missing, np.nan, labels).astype(float)
+    if labels.dtype.kind in "fi":
+        known = labels[~missing]
+        if minus is None:
+            minus = bool(np.any(known == 0) and np.all((known == -1) | (known == 0) | (known == 1)))
+        if minus:
+            missing |= labels == -1
+    return labels, missing
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN or pandas' NA."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (value != value) is True
 
 
 def _columns(labels: np.ndarray) -> np.ndarray:
@@ -288,9 +315,9 @@ def row_weights(sample_weight: Any, X: Any) -> Floats:
 def label_weights(weight: Floats, signs: Floats, class_weight: ClassWeight) -> Floats:
     """Weights (n, V) of the rows' labels: those of the rows times those of the labels' values.
 
-    "balanced": a label's two values have the same weight in sum.
+    "balanced": a label's two values have the same weight in sum. Missing labels, of sign 0, have the weight 0.
     """
-    weights: Floats = np.repeat(weight[:, None], signs.shape[1], axis=1)
+    weights: Floats = np.where(signs == 0, 0.0, weight[:, None])
     if class_weight is None:
         return weights
     if isinstance(class_weight, Mapping):

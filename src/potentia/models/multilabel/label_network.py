@@ -2,45 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from scipy import sparse
 
+from ...base.resources import check_memory
 from ...base.saving import SavedFunction
 from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
-from ...base.types import (
-    Floats,
-    Ints,
-    PotentiaError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_positive,
-    prefixed,
-    shown,
-)
+from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
 from .base import FitTask, MultiLabelClassifier
+from .constraints import Constraints, forced, make_rules
 from .hinge import HingeSolver
 from .inputs import ClassWeight, check_class_weight, check_seed
-from .network import LabelSearch, among, check_order, splits
-from .posterior import Conditionals, Member, Seen, best_labellings, learn_conditionals, marginals
+from .network import LabelSearch, among, check_order, project, splits
+from .posterior import Conditionals, Member, Seen, candidates, learn_conditionals, losses_of, ranked
+from .sets import Ranked
 from .units import FOREST, LabellingForest, Unit, learn_forest, log_odds, make_unit, restore_unit
 
-Loss = Literal["exact_match", "hamming_loss"]
-LOSSES = ("exact_match", "hamming_loss")
+Target = Literal["exact", "hamming", "f1"]
+TARGETS = get_args(Target)
 ORDERS = ("frequency", "index")
 UNITS = ("linear", "rbf", "boosting")
 #: "auto" leaves out the kernel beyond this many rows.
 _MOST_KERNEL_ROWS = 3000
 #: How strongly labels' conditionals are drawn to what is common, and the forest's exponents, that are compared.
-_RIDGES, _POWERS = (1.0, 10.0, 100.0), (0.0, 0.5, 1.0, 2.0, 4.0)
+_RIDGES, _POWERS = (1.0, 10.0, 100.0, 1000.0), (0.0, 0.5, 1.0, 2.0, 4.0)
 #: Values taken where rows are too few to compare.
 _RIDGE, _POWER = 10.0, 1.0
-#: Rows labelled at once.
-_CHUNK = 512
+#: Rows that are labelled at once, that options are compared on, and that conditionals are learned from at most.
+_CHUNK, _COMPARED, _LEARNED = 512, 3000, 30_000
 
 
 @dataclass(eq=False, repr=False)
@@ -54,45 +48,52 @@ class LabelNetwork(MultiLabelClassifier):
     .. math:: \log P(y \mid x) &= \sum_i \log P(y_i \mid s_i(x), y_1, \dots, y_{i - 1}) \\
         &+ \text{power} \cdot \log(F(y \mid x) + 10^{-3}) + \text{constant},
 
-    where :math:`s_i` are the units' scores and F is the forest's probability.
+    where :math:`s_i` are the units' scores and F is the forest's probability. `predict_proba` is calibrated on held-out
+    rows: each label's logistic regression on its units' scores and the forest's, without other labels.
 
-    `predict` returns the most probable labelling, or with loss="hamming_loss" the labels that are each more probable
-    than not. It returns the latter with "exact_match", too, if they matched as many held-out rows and had less Hamming
-    loss. The search keeps `width` partial labellings per row. It is exact if no more of them are as probable as the
-    labelling found, which `search(X).optimal` says.
+    `predict` returns the labelling that is best for its target. "exact" (all labels right): the most probable
+    labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had less
+    Hamming loss. "hamming" (fewest wrong labels): the labels that are each more probable than not. "f1" (macro F1):
+    the labels whose probability exceeds a threshold of the largest expected F1 on held-out rows. The search for the
+    most probable labelling keeps `width` partial labellings per row. It is exact for up to 14 labels, and if no more
+    of them are as probable as the labelling found, which `search(X).optimal` says.
+
+    Labels that are missing in training are left out of their classifiers; what the units make most probable given the
+    labels that are known stands for them in the forest, and their expectation in other labels' conditionals.
 
     Args:
         units: "auto" ("linear", and "rbf" up to 3000 rows), or a list of "linear" and "rbf" (support vector machines
             whose alpha and kernel width are chosen on held-out rows), "boosting" (LightGBM), and scikit-learn
             classifiers with `decision_function` or `predict_proba`.
-        n_trees: of the forest; 0 for none.
-        sees_labels: units other than "linear" and "rbf" get the labels before theirs as further features.
+        n_trees: of the forest; 0 for none. Trees learn from up to 10,000 rows each.
         order: "frequency" (frequent labels first), "index", or the labels' numbers in order.
         n_orders: networks in the ensemble, those after the first in random orders; their log P are averaged.
         parents: maximum number of earlier labels in a conditional, those with the largest correlations.
-        loss: the measure that predictions optimise, "exact_match" or "hamming_loss".
+        target: the measure that predictions optimise, "exact", "hamming" or "f1".
         width: partial labellings kept per row.
         cv: folds of held-out scores, and of the choice of `power_` and `ridge_`.
         class_weight: None, "balanced" (both values of a label have equal total weight), or {0: weight of a label's
             smaller value, 1: of its larger}.
+        constraints: that labellings must satisfy, as in `LMSBN`.
         tol, passes: of "linear" and "rbf", as in `LMSBN`.
         random_state: seed of folds, trees, orders and units.
 
-    After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `whole_` (whether predictions are the most probable
-    labellings), `cv_results_` (held-out measures by power and whole; not saved).
+    After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `thresholds_` (of the labels that vary, for "f1"),
+    `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole; not
+    saved).
     """
 
     units: Literal["auto"] | Sequence[Any] = "auto"
     _: KW_ONLY
     n_trees: int = 200
-    sees_labels: bool = False
     order: Literal["frequency", "index"] | Sequence[int] | Ints = "frequency"
     n_orders: int = 1
     parents: int = 20
-    loss: Loss = "exact_match"
+    target: Target = "exact"
     width: int = 64
     cv: int = 3
     class_weight: ClassWeight = None
+    constraints: Constraints = None
     tol: float = 1e-3
     passes: int = 300
     random_state: Any = 0
@@ -108,12 +109,18 @@ class LabelNetwork(MultiLabelClassifier):
         "weight": Array("f8", ("O", "V", "U")),
         "bias": Array("f8", ("O", "V")),
         "coupling": Array("f8", ("O", "V", "V")),
+        "own/weight": Array("f8", ("V", "U")),
+        "own/bias": Array("f8", ("V",)),
+        "thresholds": Array("f8", ("V",)),
         "scale": Array("f8", ("U",)),
         "order": Rule(
             lambda saved: np.array_equal(
                 np.sort(saved["orders"], axis=1), np.tile(np.arange(saved["V"]), (len(saved["orders"]), 1))
             ),
             "does not hold every label once",
+        ),
+        "couplings": Rule(
+            lambda saved: not np.triu(saved["coupling"]).any(), "make labels depend on themselves or later ones"
         ),
     }
 
@@ -135,54 +142,124 @@ class LabelNetwork(MultiLabelClassifier):
             raise PotentiaError("units is empty and n_trees is 0: there is nothing to learn with.")
         if isinstance(self.order, str):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
-        check_choice("loss", self.loss, LOSSES)
-        check_flag("sees_labels", self.sees_labels)
+        check_choice("target", self.target, TARGETS)
         for name, least in {"n_trees": 0, "n_orders": 1, "parents": 0, "width": 1, "cv": 2, "passes": 1}.items():
             check_count(name, getattr(self, name), least)
-        if self.sees_labels and self.n_orders > 1:
-            raise PotentiaError("n_orders must be 1 where sees_labels is True: units learn with labels in one order.")
         check_positive("tol", self.tol)
         check_seed(self.random_state)
 
     # -- fitting -------------------------------------------------------------------------------------------
 
     def _fit_nothing(self) -> None:
-        """A network of no labels, which files and later fits begin with."""
+        none = np.zeros(0)
         self._units: list[Unit] = []
         self._forest: LabellingForest | None = None
         self._conditionals: list[Conditionals] = []
+        self._own = Conditionals(none.astype(np.int64), np.zeros((0, 0)), none, np.zeros((0, 0)))
         self.units_: list[str] = []
         self.cv_results_: list[dict[str, float]] = []
-        self.power_, self.ridge_, self._scale = 0.0, _RIDGE, np.ones(0)
-        self.order_ = np.zeros(0, dtype=np.int64)
-        self.whole_ = self.loss == "exact_match"
+        self.power_, self.ridge_, self._scale, self.thresholds_ = 0.0, _RIDGE, np.ones(0), none
+        self.order_, self.whole_ = np.zeros(0, dtype=np.int64), True
 
     def _fit(self, task: FitTask) -> None:
         """Learn units and forest, choose options by their held-out scores, then learn the conditionals."""
         self._fit_nothing()
-        X, signs, weight, seed, _ = task
-        orders = self._orders(signs, seed)
-        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
-        n = len(signs)
-        # too few rows for every fold to have two are not held out
-        folds = list(splits(n, self.cv, seed)) if n >= 2 * self.cv else [(np.arange(n), np.arange(n))]
+        n, seed = len(task.signs), task.seed
         units = list(self.units)
         if isinstance(self.units, str):
             units = ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
+        self._check_memory(task, units)
+        order = self._orders(task.signs, seed)
+        solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
+        # too few rows for every fold to have two are not held out
+        folds = list(splits(n, self.cv, seed)) if n >= 2 * self.cv else [(np.arange(n), np.arange(n))]
         self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in units]
-        self._units = [make_unit(unit, self.sees_labels, seed) for unit in units]
-        parts, seen = [unit.learn(task, solver, orders[0], folds) for unit in self._units], None
+        self._units = [make_unit(unit, seed) for unit in units]
+        parts = [unit.learn(task, solver, folds) for unit in self._units]
+        rng = np.random.default_rng(seed)
+        learned = np.sort(rng.permutation(n)[:_LEARNED]) if n > _LEARNED else np.arange(n)
+        compared = np.sort(rng.permutation(n)[:_COMPARED]) if n > _COMPARED else np.arange(n)
+        held_out: Any = None
         if self.n_trees:
-            self._forest, seen = learn_forest(X, signs, weight.mean(axis=1), self.n_trees, seed)
-            parts.append(self._forest.scores(seen))
+            rows = task.weight.sum(axis=1) / task.known.sum(axis=1)
+            self._forest, held_out = learn_forest(
+                task.X, self._completed(task, parts, order[0]), rows, self.n_trees, seed
+            )
+            blocks = (np.arange(a, min(a + _COMPARED, n)) for a in range(0, n, _COMPARED))
+            parts.append(np.concatenate([self._forest.scores(held_out(block)) for block in blocks]))
         scores = np.stack(parts, axis=2)
+        del parts
         self._scale = scores.std(axis=(0, 1)) + 1e-12
         scores /= self._scale
-        self._choose(scores, signs, weight, orders[0], seen, seed)
-        self._conditionals = [
-            learn_conditionals(scores, signs, order, self.ridge_, weight, self.parents) for order in orders
-        ]
-        self.order_ = np.flatnonzero(self._coding.varying)[orders[0]]
+        known = task.known
+        ridge, aside = self._calibrate(scores[compared], task.signs[compared], task.weight[compared], seed)
+        self._own = self._alone(scores[learned], task.signs[learned], task.weight[learned], ridge)
+        beliefs = (
+            task.signs if known.all() else np.where(known, task.signs, 2.0 * self._own.probabilities(scores) - 1.0)
+        )
+        seen = None if held_out is None else held_out(compared)
+        data = scores[compared], task.signs[compared], beliefs[compared], task.weight[compared]
+        self._choose(data, order[0], seen, aside, seed)
+        data = scores[learned], task.signs[learned], beliefs[learned], task.weight[learned]
+        self._conditionals = [self._together(data, o, self.ridge_) for o in order]
+        self.order_ = np.flatnonzero(self._coding.varying)[order[0]]
+
+    def _check_memory(self, task: FitTask, units: Sequence[Any]) -> None:
+        """Refuse a fit that needs more memory than there is."""
+        (n, d), V = task.X.shape, task.signs.shape[1]
+        needed = 8.0 * n * V * (3 * (len(units) + 1) + 4) + 8.0 * n * d * (not sparse.issparse(task.X))
+        needed += 24.0 * n * n * ("rbf" in units) + 16.0 * self.n_trees * (n + 4 * min(n, 10_000))
+        check_memory(needed, "fitting this LabelNetwork", "use fewer rows, labels or trees")
+
+    def _completed(self, task: FitTask, parts: list[Floats], order: Ints) -> Floats:
+        """The signs (n, V), those of missing labels by what the units make most probable given the others."""
+        if task.known.all():
+            return task.signs
+        scores = np.stack(parts, axis=2) if parts else np.zeros((*task.signs.shape, 0))
+        scores = scores / (scores.std(axis=(0, 1)) + 1e-12)
+        own = self._alone(scores, task.signs, task.weight, _RIDGE)
+        clamp = np.where(task.known, task.signs, 0.0)
+        beliefs = np.where(task.known, task.signs, 2.0 * own.probabilities(scores) - 1.0)
+        network = self._together((scores, task.signs, beliefs, task.weight), order, _RIDGE)
+        blocks = [slice(a, a + _CHUNK) for a in range(0, len(clamp), _CHUNK)]
+        return np.concatenate([
+            Member(network, network.base(scores[b]), make_rules(self._varying_constraints, order))
+            .most_probable(self.width, clamp[b]).labels
+            for b in blocks
+        ])  # fmt: skip
+
+    def _alone(self, scores: Floats, signs: Floats, weight: Floats, ridge: float) -> Conditionals:
+        """Every label's regression on its scores alone."""
+        return learn_conditionals(scores, signs, signs, np.arange(signs.shape[1]), ridge, weight, 0)
+
+    def _together(self, data: tuple[Floats, ...], order: Ints, ridge: float) -> Conditionals:
+        """Every label's regression on its scores and the labels before it, where constraints leave it a choice."""
+        scores, signs, beliefs, weight = data
+        rules = make_rules(self._varying_constraints, order)
+        if len(rules.size):
+            weight = weight.copy()
+            weight[:, order] *= ~forced(rules, np.where(weight > 0, signs, beliefs)[:, order])
+        return learn_conditionals(scores, signs, beliefs, order, ridge, weight, self.parents)
+
+    def _calibrate(self, scores: Floats, signs: Floats, weight: Floats, seed: int) -> tuple[float, Floats]:
+        """The ridge of the regressions of labels alone, of the least held-out log-loss, with the probabilities; the
+        thresholds for F1.
+        """
+        n, least, best = len(signs), np.inf, (_RIDGE, np.full(signs.shape, 0.5))
+        self.thresholds_ = np.full(signs.shape[1], 0.5)
+        if n < 2 * self.cv:
+            return best
+        for ridge in _RIDGES:
+            p = np.empty(signs.shape)
+            for train, test in splits(n, self.cv, seed):
+                p[test] = self._alone(scores[train], signs[train], weight[train], ridge).probabilities(scores[test])
+            right = np.where(signs > 0, p, 1.0 - p)
+            loss = float(-(weight * np.log(np.maximum(right, 1e-12))).sum())
+            if loss < least:
+                least, best = loss, (ridge, p)
+        pairs = zip(best[1].T, (weight > 0).T, strict=True)
+        self.thresholds_ = np.array([best_threshold(p[known]) if known.any() else 0.5 for p, known in pairs])
+        return best
 
     def _orders(self, signs: Floats, seed: int) -> list[Ints]:
         """Orders of the labels that vary, numbered among themselves."""
@@ -195,98 +272,101 @@ class LabelNetwork(MultiLabelClassifier):
         rng = np.random.default_rng(seed)
         return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
 
-    def _choose(self, scores: Floats, signs: Floats, weight: Floats, order: Ints, seen: Seen | None, seed: int) -> None:
+    def _choose(self, data: tuple[Floats, ...], order: Ints, seen: Seen | None, aside: Floats, seed: int) -> None:
         """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
+        scores, signs, beliefs, weight = data
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
-        n = len(signs)
+        n, known, most = len(signs), weight > 0, -np.inf
         if n < 2 * self.cv:
             return
-        parts = list(splits(n, self.cv, seed))
-        gains: dict[float, float] = {}
-        members_by_ridge: dict[float, list[Member]] = {}
+        parts, rules = list(splits(n, self.cv, seed)), make_rules(self._varying_constraints, order)
+        complete = np.where(known, signs, np.where(beliefs > 0, 1.0, -1.0))
         for ridge in _RIDGES:
-            members_by_ridge[ridge] = []
-            for train, test in parts:
-                conditionals = learn_conditionals(
-                    scores[train], signs[train], order, ridge, weight[train], self.parents
-                )
-                member = Member(conditionals, conditionals.base(scores[test]))
-                members_by_ridge[ridge].append(member)
-                gains[ridge] = gains.get(ridge, 0.0) + member.log_probabilities(np.arange(len(test)), signs[test]).sum()
-        self.ridge_ = max(gains, key=lambda ridge: gains[ridge])
-        members = list(zip(members_by_ridge[self.ridge_], (test for _, test in parts), strict=True))
-
-        def measure(power: float, whole: bool) -> dict[str, float]:
-            """Held-out measures with this power of the forest, decoding whole labellings or label by label."""
-            right = np.zeros(2)
-            for member, test in members:
-                near = None if seen is None else Seen(seen.labellings, seen.probabilities[test])
-                wrong = self._signs_by([member], near, power, whole) != signs[test]
-                right += [np.sum(~wrong.any(axis=1)) / n, np.sum(wrong) / signs.size]
-            return {"power": power, "whole": whole, "exact_match": right[0], "hamming_loss": right[1]}
-
-        self.cv_results_ = [measure(power, self.whole_) for power in (_POWERS if seen is not None else (0.0,))]
+            networks = [self._together(tuple(part[train] for part in data), order, ridge) for train, _ in parts]
+            members = [Member(c, c.base(scores[test]), rules) for c, (_, test) in zip(networks, parts, strict=True)]
+            gain = sum(
+                np.maximum(member.log_probabilities(np.arange(len(test)), complete[test]), -1e6).sum()
+                for member, (_, test) in zip(members, parts, strict=True)
+            )
+            if gain > most:
+                most, self.ridge_, best = gain, ridge, members
+        wrong = {power: np.zeros(signs.shape, dtype=bool) for power in (_POWERS if seen is not None else (0.0,))}
+        for member, (_, test) in zip(best, parts, strict=True):
+            near = None if seen is None else Seen(seen.labellings, seen.probabilities[test])
+            listed = candidates([member], near, max(wrong), self.width)
+            for power, errors in wrong.items():
+                errors[test] = listed.best(power).labels != signs[test]
+        self.cv_results_ = [_measured(power, True, errors & known) for power, errors in wrong.items()]
         self.power_ = self._better(n)["power"]
-        if self.whole_:
-            self.cv_results_.append(measure(self.power_, False))
-            self.whole_ = bool(self._better(n, self.power_)["whole"])
+        apart = project(aside - 0.5, self._rules) != signs
+        self.cv_results_.append(_measured(self.power_, False, apart & known))
+        self.whole_ = bool(self._better(n, self.power_)["whole"])
 
     def _better(self, n: int, power: float | None = None) -> dict[str, float]:
-        """The result of the least Hamming loss; for exact match, of those within half a standard error of the best."""
+        """The result of the least Hamming loss, of those of exact matches within half a standard error of the best."""
         fair = [r for r in self.cv_results_ if power in (None, r["power"])]
-        if self.loss == "exact_match":
-            best = max(r["exact_match"] for r in fair)
-            noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
-            fair = [r for r in fair if r["exact_match"] >= best - noise]
-        return min(fair, key=lambda r: r["hamming_loss"])
+        best = max(r["exact_match"] for r in fair)
+        noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
+        return min((r for r in fair if r["exact_match"] >= best - noise), key=lambda r: r["hamming_loss"])
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    def _members(self, X: Any) -> tuple[list[Member], Seen | None]:
-        """Every order's network at rows X, and what the forest has seen near them."""
-        n, V = X.shape[0], len(self._conditionals[0].order)
-        parts = [np.zeros((n, V)) if unit.sees_labels else unit.scores(X) for unit in self._units]
-        seen = None
-        if self._forest is not None:
-            seen = self._forest.seen(X)
-            parts.append(self._forest.scores(seen))
-        scores = np.stack(parts, axis=2) / self._scale
-        seeing = [u for u, unit in enumerate(self._units) if unit.sees_labels]
-        return [
-            Member(c, c.base(scores), [partial(self._unit_scores, c, u, X) for u in seeing]) for c in self._conditionals
-        ], seen
+    def predict(self, X: Any, target: Target | None = None) -> np.ndarray:
+        """Labels (n, K), or (n,) after a flat y, that are best for a target; None is the estimator's own."""
+        target = self.target if target is None else target
+        check_choice("target", target, TARGETS)
+        signs = self._if_any_varies(partial(self._signs_for, target), X)
+        return self._coding.decode(signs)
 
-    def _unit_scores(self, conditionals: Conditionals, u: int, X: Any, i: int, rows: Ints, signs: Floats) -> Floats:
-        """The part (m) of a unit that sees earlier labels in the log-odds of the label at place i."""
-        return conditionals.weight[i, u] * self._units[u].scores_after(i, X[rows], signs) / self._scale[u]
+    def _signs_for(self, target: str, X: Any) -> np.ndarray:
+        if target == "exact" and self.whole_:
+            return self._labelled(X).labels
+        return project(self._probabilities(X) - (self.thresholds_ if target == "f1" else 0.5), self._rules)
 
-    def _signs_by(self, members: list[Member], seen: Seen | None, power: float, whole: bool) -> Floats:
-        """Predicted signs (n, V): of the best labellings if `whole`, else of each label's marginal."""
-        if whole:
-            return best_labellings(members, seen, power, self.width).labels
-        return np.where(marginals(members, seen, power, self.width) > 0.5, 1.0, -1.0)
+    def _chunks(self, X: Any) -> Iterator[tuple[Floats, Seen | None]]:
+        """The scores (m, V, U) of some rows at a time, and what the forest has seen near them."""
+        for start in range(0, X.shape[0], _CHUNK):
+            rows = X[start : start + _CHUNK]
+            parts, seen = [unit.scores(rows) for unit in self._units], None
+            if self._forest is not None:
+                seen = self._forest.seen(rows)
+                parts.append(self._forest.scores(seen))
+            yield np.stack(parts, axis=2) / self._scale, seen
 
-    def _predict_signs(self, X: Any) -> np.ndarray:
-        """Signs (n, V) of the best labellings, or of each label's marginal."""
-        return self._labelled(X).labels if self.whole_ else np.where(self._probabilities(X) > 0.5, 1, -1)
+    def _members(self, scores: Floats) -> list[Member]:
+        """Every order's network at rows of these scores."""
+        limits = self._varying_constraints
+        return [Member(c, c.base(scores), make_rules(limits, c.order)) for c in self._conditionals]
 
     def _labelled(self, X: Any) -> LabelSearch:
-        """The most probable labellings of all rows, chunk by chunk."""
-        parts = self._by_chunks(best_labellings, X)
+        parts = [
+            candidates(self._members(scores), seen, self.power_, self.width).best(self.power_)
+            for scores, seen in self._chunks(X)
+        ]
         return LabelSearch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
     def _probabilities(self, X: Any) -> Floats:
-        """P(+1) (n, V) of all rows, chunk by chunk."""
-        return np.concatenate(self._by_chunks(marginals, X))
-
-    def _by_chunks(self, decode: Callable[..., Any], X: Any) -> list[Any]:
-        """decode(members, seen, power, width) of one chunk of rows after another."""
-        chunks = (X[a : a + _CHUNK] for a in range(0, X.shape[0], _CHUNK))
-        return [decode(*self._members(chunk), self.power_, self.width) for chunk in chunks]
+        return np.concatenate([self._own.probabilities(scores) for scores, _ in self._chunks(X)])
 
     def _decide(self, X: Any) -> Floats:
         """Log-odds (n, V) of the labels' marginals."""
         return log_odds(self._probabilities(X), np.finfo(float).eps)
+
+    _ranks = True
+
+    def _ranked(self, X: Any, k: int) -> Ranked:
+        parts = [ranked(self._members(scores), seen, self.power_, k) for scores, seen in self._chunks(X)]
+        starts = np.cumsum([0, *(len(part.rest) for part in parts)])
+        parts = [part._replace(rows=part.rows + start) for part, start in zip(parts, starts, strict=False)]
+        return Ranked(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+
+    def _losses_of(self, X: Any, signs: Floats) -> Floats:
+        losses, first = [], 0
+        for scores, seen in self._chunks(X):
+            own = signs[first : first + len(scores)]
+            losses.append(losses_of(self._members(scores), seen, self.power_, own))
+            first += len(scores)
+        return np.concatenate(losses)
 
     def decision_function(self, X: Any) -> Floats:
         """Log-odds (n, K), or (n,) after a flat y, of `predict_proba`; a label's sign may not be the prediction's.
@@ -322,6 +402,9 @@ class LabelNetwork(MultiLabelClassifier):
             "weight": np.array([c.weight for c in parts]).reshape(len(parts), V, U),
             "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
             "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
+            "own/weight": self._own.weight.reshape(V, U),
+            "own/bias": self._own.bias,
+            "thresholds": self.thresholds_,
             "scale": self._scale,
             **{f"unit{u}/{name}": array for u, (_, arrays) in enumerate(units) for name, array in arrays.items()},
             **{f"forest/{name}": array for name, array in forest.items()},
@@ -334,13 +417,14 @@ class LabelNetwork(MultiLabelClassifier):
         self._scale, self.whole_ = saved["scale"], saved["whole"]
         parts = (saved[name] for name in ("orders", "weight", "bias", "coupling"))
         self._conditionals = [Conditionals(*part) for part in zip(*parts, strict=True)]
-        if not saved["V"]:
+        self.thresholds_, V = saved["thresholds"], saved["V"]
+        self._own = Conditionals(np.arange(V), saved["own/weight"], saved["own/bias"], np.zeros((V, V)))
+        if not V:
             return
         sizes = {"V": saved["V"], "d": saved["n_features"]}
         first = self._conditionals[0].order
         self._units = [
-            restore_unit(content, prefixed(arrays, f"unit{u}/"), sizes, first)
-            for u, content in enumerate(saved["units"])
+            restore_unit(content, prefixed(arrays, f"unit{u}/"), sizes) for u, content in enumerate(saved["units"])
         ]
         forest = prefixed(arrays, "forest/")
         if forest:
@@ -348,3 +432,17 @@ class LabelNetwork(MultiLabelClassifier):
         if len(self._scale) != len(self._units) + bool(forest):
             raise PotentiaError("the saved LabelNetwork is damaged: its scales are not those of its units.")
         self.order_ = np.flatnonzero(self._coding.varying)[first]
+
+
+def _measured(power: float, whole: bool, wrong: Any) -> dict[str, float]:
+    """Measures of labels (n, V) that are wrong or not."""
+    exact, hamming = float(np.mean(~wrong.any(axis=1))), float(np.mean(wrong))
+    return {"power": power, "whole": whole, "exact_match": exact, "hamming_loss": hamming}
+
+
+def best_threshold(p: Floats) -> float:
+    """The threshold on probabilities p (n) of the largest expected F1: 2 sum of those above / (number + sum of all)."""
+    falling = np.sort(p)[::-1]
+    f1 = 2.0 * np.cumsum(falling) / (np.arange(1, len(p) + 1) + falling.sum())
+    best = int(f1.argmax())
+    return float(falling[best] + falling[min(best + 1, len(p) - 1)]) / 2.0

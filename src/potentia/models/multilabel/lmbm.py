@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ...base.schema import Array, Rule, Schema, Size
-from ...base.types import Floats, check_choice, check_number, prefixed
-from ...learn.checkpoint import Checkpoint
-from .base import FitTask, MultiLabelClassifier
-from .hinge import Gamma, Kernel, kernel_width, lone_score
-from .inputs import check_margin_options
+from ...base.types import Floats, PotentiaError, check_choice, check_number, prefixed
+from .base import FitTask, MultiLabelClassifier, Solved
+from .constraints import Constraints
+from .hinge import Gamma, HingeSolver, Kernel, LabelRows, kernel_width, lone_score
+from .inputs import ClassWeight, check_class_weight, check_margin_options
 from .machine import (
     DECODES,
     CliqueOption,
@@ -27,6 +26,7 @@ from .machine import (
     find_labelling,
     learn_machine,
 )
+from .network import guessed
 
 
 @dataclass(eq=False, repr=False)
@@ -53,6 +53,8 @@ class LMBM(MultiLabelClassifier):
             with branch and bound where it is not; exponential in the worst case, at most 1,000 linear programs per
             row), "auto" ("exact" up to 14 labels, else "lp"), or "map": the labelling with the largest
             :math:`\sum_i z_i / 2`, which may be a different one.
+        class_weight, constraints: as in `LMSBN`. Losses of labels whose other value violates a constraint, given the
+            other labels, are left out.
         tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
             warning after this many passes over rows and labels.
         random_state: seed of the order of descent.
@@ -71,6 +73,8 @@ class LMBM(MultiLabelClassifier):
     degree: int = 3
     coef0: float = 1.0
     decode: Decode = "auto"
+    class_weight: ClassWeight = None
+    constraints: Constraints = None
     tol: float = 1e-6
     passes: int = 1000
     random_state: Any = 0
@@ -91,38 +95,46 @@ class LMBM(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    def fit(
-        self, X: Any, y: Any, *, progress: bool = False, checkpoint: str | os.PathLike[str] | Checkpoint | None = None
-    ) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,); progress and checkpoint as in `LMSBN`."""
-        return self.fit_weighted(X, y, progress=progress, checkpoint=checkpoint)
+    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
         """Refuse bad options."""
         check_margin_options(self)
+        check_class_weight(self.class_weight)
         check_choice("decode", self.decode, DECODES)
         check_number("eta0", self.eta0)
+        if self.decode == "map" and self.constraints is not None:
+            raise PotentiaError("decode='map' does not know constraints: use another way of decoding.")
 
     def _fit_nothing(self) -> None:
         """A machine of no labels."""
         none = np.zeros(0)
-        machine = Machine(np.zeros((0, self.n_features_in_)), none, none, as_cliques([], 0), 0.0, 0.0)
+        machine = Machine(np.zeros((0, self.n_features_in_)), none, none, as_cliques([], 0), 0.0, 0.0, self._rules)
         self._set_machine(machine, [])
 
     def _fit(self, task: FitTask) -> None:
-        """Solve the machine's problem on the cliques of labels that vary."""
-        X, signs = task.X, task.signs
-        place = self._places()
+        X, signs, known = task.X, task.signs, task.known
+        place, rules = self._places(), self._rules
         sets = [c for c in clique_sets(self.cliques, self.n_labels_) if all(j in place for j in c)]
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         gram = None
         if self.kernel is not None:
             self._X, self.gamma_ = X, kernel_width(X, self.gamma)
             gram = self._gram(X, X, self.gamma_)
-        cost = 1.0 / (float(self.alpha) * len(signs))
-        problem = MachineProblem(X, gram, signs, cliques, 1.0 + float(self.eta0), cost)
-        limits = float(self.tol), int(self.passes)
-        self._set_machine(learn_machine(problem, *limits, task.seed, task.solved), sets)
+        limits = float(self.tol), int(self.passes), task.seed
+        if not known.all():
+            rows = LabelRows(X, gram, task.weight)
+            signs = guessed(task, rows, HingeSolver(float(self.alpha), *limits), rules)
+        cost = task.weight / (float(self.alpha) * len(signs))
+        problem = MachineProblem(X, gram, signs, cliques, 1.0 + float(self.eta0), cost, rules)
+        machine = learn_machine(problem.chosen(), *limits, task.solved)
+        if not known.all():  # what is missing is searched for, given what is known, and learned from
+            scores = machine.scores(X if gram is None else gram)
+            decode = "auto" if self.decode == "map" else self.decode
+            signs = find_labelling(machine, scores, decode, np.where(known, task.signs, 0.0)).labels
+            problem = problem._replace(signs=np.ascontiguousarray(signs))
+            machine = learn_machine(problem.chosen(), *limits, Solved())
+        self._set_machine(machine, sets)
 
     def _places(self) -> dict[int, int]:
         """Labels that vary, and their numbers among themselves."""
@@ -194,5 +206,5 @@ class LMBM(MultiLabelClassifier):
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
-        machine = Machine(part["coef"], part["bias"], part["weight"], cliques, objective, gap)
+        machine = Machine(part["coef"], part["bias"], part["weight"], cliques, objective, gap, self._rules)
         self._set_machine(machine, sets)

@@ -23,6 +23,7 @@ from ...base.types import (
 )
 from ...kernels.search import NetworkTerms
 from .base import FitTask, MultiLabelClassifier
+from .constraints import Constraints, make_rules
 from .hinge import Gamma, HingeSolver, Kernel, kernel_width, lone_score
 from .inputs import ClassWeight, check_class_weight, check_margin_options
 from .lmbm import LMBM
@@ -39,11 +40,13 @@ from .network import (
     among,
     check_order,
     choose,
+    guessed,
     label_order,
     learn_networks,
     parent_sets,
     restrict,
 )
+from .sets import Ranked
 
 #: `budget=None`: as many states as a 64-bit count holds.
 UNLIMITED = 2**62
@@ -95,6 +98,9 @@ class LMSBN(MultiLabelClassifier):
             Hamming loss. With fewer than two rows per fold, it takes the middle of its candidates.
         class_weight: None, "balanced" (both values of a label have equal total weight), or {0: weight of a label's
             smaller value, 1: of its larger}.
+        constraints: that labellings must satisfy: a list of `pt.factors` with names of labels, such as
+            ``[pt.factors.Implies("a", "b"), pt.factors.AtMostOne("c", "d")]``, or of a hierarchy the parent of each
+            label, ``{"a": "b"}``. Predictions satisfy them; labels that they force are not learned.
         tol, passes: a label's problem is solved when projected gradients of its dual differ by at most `tol`, and
             given up with a warning after this many passes over the rows.
         random_state: seed of the solver's order of rows, of folds and of tried orders.
@@ -120,6 +126,7 @@ class LMSBN(MultiLabelClassifier):
     n_orders: int = 10
     cv: int = 3
     class_weight: ClassWeight = None
+    constraints: Constraints = None
     tol: float = 1e-4
     passes: int = 1000
     random_state: Any = 0
@@ -163,7 +170,9 @@ class LMSBN(MultiLabelClassifier):
         """A network of no labels."""
         none = np.zeros(0, dtype=np.int64)
         links = NetworkTerms(np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
-        self._set_network(DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links))
+        self._set_network(
+            DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links, make_rules([], none))
+        )
         self.alpha_, self.label_scale_ = 1.0, 1.0
         self.cv_results_: list[dict[str, Any]] = []
 
@@ -172,26 +181,34 @@ class LMSBN(MultiLabelClassifier):
         X, signs, weight, seed, solved = task
         varying, parents = np.flatnonzero(self._coding.varying), parent_sets(self.parents, self.n_labels_)
         scale = 1.0 if self.label_scale == "cv" else float(self.label_scale)
-        structure = Structure(restrict(parents, varying), self.interactions, scale, self.n_orders)
+        among_them = restrict(parents, varying)
+        structure = Structure(among_them, self.interactions, scale, self.n_orders, self._varying_constraints)
         features = lru_cache(1)(partial(self._label_rows, X, weight))
         width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
         gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]
         order: Any = self.order
         if not isinstance(order, str):
             order = tuple(among(varying, check_order(order, self.n_labels_, parents)).tolist())
-        grid = {
+        grid: dict[str, Any] = {
             "alpha": alpha_path(features(gammas[0])) if self.alpha == "cv" else [float(self.alpha)],
             "gamma": gammas,
             "order": ORDER_RULES if order == "cv" else [order],
             "label_scale": LABEL_SCALES if self.label_scale == "cv" else [scale],
         }
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
+        if not task.known.all():
+            middle = replace(solver, alpha=grid["alpha"][len(grid["alpha"]) // 2])
+            signs = guessed(task, features(gammas[len(gammas) // 2]), middle, self._rules)
         best, self.cv_results_ = choose(grid, features, signs, solver, structure, self.cv, solved)
         self.alpha_, self.label_scale_ = best.alpha, best.label_scale
         solver, rows = replace(solver, alpha=best.alpha), features(best.gamma)
         placed = label_order(best.order, rows, signs, solver, structure, solved)
         structure = structure._replace(label_scale=best.label_scale)
         (network,) = learn_networks(rows, signs, [solver], placed, structure, solved)
+        if not task.known.all():  # what is missing is searched for, given what is known, and learned from
+            base = network.base(X if rows.gram is None else rows.gram)
+            signs = network.search(base, np.inf, self._budget(), 1, np.where(task.known, task.signs, 0.0)).labels[:, 0]
+            (network,) = learn_networks(rows, np.ascontiguousarray(signs), [solver], placed, structure, solved)
         if self.kernel is not None:
             self._X, self.gamma_ = X, best.gamma
         self._set_network(network)
@@ -271,6 +288,8 @@ class LMSBN(MultiLabelClassifier):
         check_count("samples", samples, 1)
         check_count("exact_up_to", exact_up_to)
         check_count("random_state", random_state)
+        if self._constraints:
+            raise PotentiaError("label_probabilities does not know constraints: use predict_proba.")
         base = self._base(self._checked(X))
         samples = 0 if base.shape[1] <= exact_up_to else samples
         values, error = self.network_.marginals(base, samples, random_state)
@@ -293,11 +312,22 @@ class LMSBN(MultiLabelClassifier):
         if budget is not None:
             check_count("budget", budget, 1)
 
+    _ranks = True
+
+    def _ranked(self, X: Any, k: int) -> Ranked:
+        best = self.network_.search(self._base(X), np.inf, self._budget(), k)
+        n = len(best.labels)
+        listed = np.isfinite(best.loss)
+        rest = np.where(best.optimal, np.where(listed[:, -1], best.loss[:, -1], np.inf), -np.inf)
+        return Ranked(np.repeat(np.arange(n), listed.sum(axis=1)), best.labels[listed], best.loss[listed], rest)
+
+    def _losses_of(self, X: Any, signs: Floats) -> Floats:
+        return self.network_.search(self._base(X), np.inf, self._budget(), 1, signs).loss[:, 0]
+
     # -- files -----------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        """The network's arrays and the options chosen."""
-        coef, bias, order, links = self.network_
+        coef, bias, order, links, _ = self.network_
         parts = {"coef": coef, "bias": bias, "order": order, **links._asdict()}
         arrays = {f"network/{name}": value for name, value in parts.items()}
         return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
@@ -307,7 +337,8 @@ class LMSBN(MultiLabelClassifier):
         self.alpha_, self.label_scale_ = saved["alpha"], saved["label_scale"]
         links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
         coef, bias, order = (saved[f"network/{name}"] for name in ("coef", "bias", "order"))
-        self._set_network(DirectedNetwork(coef, bias, order, links))
+        rules = make_rules(self._varying_constraints, order)
+        self._set_network(DirectedNetwork(coef, bias, order, links, rules))
 
 
 # -- bounds that theory gives: Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN] ---------------------------------

@@ -13,7 +13,17 @@ from scipy import sparse
 from scipy.optimize import linprog
 
 from ...base.resources import map_ranges, thread_count
-from ...base.types import Bools, ConvergenceWarning, Floats, Ints, PotentiaError, shown, warn_caller, whole_numbers
+from ...base.types import (
+    Bools,
+    ConvergenceWarning,
+    Floats,
+    InfeasibleError,
+    Ints,
+    PotentiaError,
+    shown,
+    warn_caller,
+    whole_numbers,
+)
 from ...graph.scores import Scores
 from ...graph.structure import Graph
 from ...graph.union import Union
@@ -21,18 +31,22 @@ from ...inference.base import Inference
 from ...inference.exact import Exact
 from ...inference.linear_program import LinearProgram
 from ...kernels.linear_losses import Cliques, DualState, descend_joint, fields
-from ...kernels.search import enumerate_rows, flip_costs, improve_rows
+from ...kernels.search import Rules, enumerate_rows, flip_costs, improve_rows
 from ...learn.backends.connection import map_anywhere
 from .base import Solved
+from .constraints import forced_by_others
 from .hinge import LARGEST_SYSTEM, feature_rows, solve_matrix, solve_rows
-from .network import product_columns
+from .network import product_columns, project
 
 #: Which labels have a product: all sets of 2 up to this many, or the sets themselves.
 CliqueOption = int | Sequence[Sequence[int]]
 
 
 class Machine(NamedTuple):
-    """Weights: scores are `matrix @ coef.T + bias`; `weight` (M) of the cliques. gap: what was proved in learning."""
+    """Weights: scores are `matrix @ coef.T + bias`; `weight` (M) of the cliques. gap: what was proved in learning.
+
+    rules: constraints on labellings.
+    """
 
     coef: Floats
     bias: Floats
@@ -40,6 +54,7 @@ class Machine(NamedTuple):
     cliques: Cliques
     objective: float
     gap: float
+    rules: Rules
 
     def scores(self, matrix: Any) -> Floats:
         """s (n, K): scores without other labels' part."""
@@ -102,9 +117,9 @@ _BLOCK = 100
 
 
 class MachineProblem(NamedTuple):
-    """min 1/2 (|w|^2 + |b|^2 + eta |v|^2) + cost sum_li [1 - z_li]_+ of rows X (n, d), or their kernel matrix gram.
+    """min 1/2 (|w|^2 + |b|^2 + eta |v|^2) + sum_li cost_li [1 - z_li]_+ of rows X (n, d), or their kernel matrix gram.
 
-    signs (n, K); with a kernel the weights are those of the training rows.
+    signs, cost (n, K); with a kernel the weights are those of the training rows.
     """
 
     X: Any
@@ -112,7 +127,12 @@ class MachineProblem(NamedTuple):
     signs: Floats
     cliques: Cliques
     eta: float
-    cost: float
+    cost: Floats
+    rules: Rules
+
+    def chosen(self) -> MachineProblem:
+        """The problem without the losses of labels that constraints leave no choice, given all other labels."""
+        return self._replace(cost=self.cost * ~forced_by_others(self.rules, self.signs))
 
     def start(self) -> DualState:
         """The dual zero and what follows from it."""
@@ -131,20 +151,21 @@ class MachineProblem(NamedTuple):
         width = K * (self.X.shape[1] + 1) + len(self.cliques.member_ptr) - 1
         if min(n * K, width if self.gram is None else n * K) > LARGEST_SYSTEM:
             return
-        products = self._clique_rows()
-        shared = products / np.sqrt(self.eta)
+        products, cost = self._clique_rows(), self.cost.ravel()
+        shared, used = products / np.sqrt(self.eta), np.flatnonzero(cost)
         if self.gram is None:
             rows = rows_by_label(self.X, K)
             rows.data *= np.repeat(signs.ravel(), np.diff(rows.indptr))
-            dual = solve_rows(sparse.hstack([rows, shared], format="csr"), self.cost)
+            dual = solve_rows(sparse.hstack([rows, shared], format="csr")[used], cost[used])
         else:
             matrix = (shared @ shared.T).toarray()
             for i in range(K):
                 matrix[i::K, i::K] += np.outer(signs[:, i], signs[:, i]) * (self.gram + 1.0)
-            dual = solve_matrix(matrix, self.cost)
+            dual = solve_matrix(matrix[np.ix_(used, used)], cost[used])
         if dual is None:
             return
-        state.dual[:] = np.clip(dual, 0.0, self.cost).reshape(n, K)
+        state.dual[...] = 0.0
+        state.dual.ravel()[used] = np.clip(dual, 0.0, cost[used])
         moved = state.dual * signs
         state.b[:] = moved.sum(axis=0)
         state.v[:] = np.asarray(products.T @ state.dual.ravel()) / self.eta
@@ -167,7 +188,7 @@ class MachineProblem(NamedTuple):
         """The weights with their objective and gap, in units of the mean loss."""
         gram, signs, cost = self.gram, self.signs, self.cost
         coef = state.w.copy() if gram is None else np.ascontiguousarray((state.dual * signs).T)
-        machine = Machine(coef, state.b.copy(), state.v.copy(), self.cliques, 0.0, 0.0)
+        machine = Machine(coef, state.b.copy(), state.v.copy(), self.cliques, 0.0, 0.0, self.rules)
         scores = machine.scores(self.X if gram is None else gram)
         if gram is None:
             square = float((coef * coef).sum())
@@ -176,8 +197,8 @@ class MachineProblem(NamedTuple):
             # what rounding has added up goes
             state.scores[:] = (scores - machine.bias).T
         square = 0.5 * (square + float(state.b @ state.b) + self.eta * float(state.v @ state.v))
-        hinge = cost * float(machine.losses(scores, signs).sum())
-        unit = 1.0 / (cost * len(signs))
+        hinge = float((cost * np.maximum(0.0, 1.0 - machine.margins(scores, signs))).sum())
+        unit = 1.0 / max(float(cost.sum()) / signs.shape[1], 1e-300)
         dual = float(state.dual.sum()) - square
         return machine._replace(objective=unit * (square + hinge), gap=unit * (square + hinge - dual))
 
@@ -197,7 +218,7 @@ def learn_machine(problem: MachineProblem, tol: float, passes: int, seed: int, s
 
     tol: the gap at which to stop, as a share of the objective. passes: limits the visits of rows and labels.
     """
-    X, gram, signs, cliques, eta, cost = problem
+    X, gram, signs, cliques, eta, cost, _ = problem
     state, spread, left = problem.start(), 0.1, passes
     rows = feature_rows(X, gram)
     if gram is not None:
@@ -241,7 +262,7 @@ _VARIABLES = 2_000
 class Relaxation:
     """The program of a machine's cliques; rows differ only in their scores."""
 
-    def __init__(self, sets: Sequence[tuple[int, ...]], weight: Floats, n_labels: int) -> None:
+    def __init__(self, sets: Sequence[tuple[int, ...]], weight: Floats, n_labels: int, rules: Rules) -> None:
         self.n_labels = n_labels
         moments: dict[tuple[int, ...], int] = {(i,): i for i in range(n_labels)}
         for c in sets:
@@ -249,7 +270,7 @@ class Relaxation:
                 for s in combinations(c, size):
                     moments.setdefault(s, len(moments))
         self.n_moments = len(moments)
-        self.local = self._local(sets, moments)
+        self.local, self.limits = self._within(rules, self._local(sets, moments))
         place = [moments[c] for c in sets]
         label = np.array([i for c in sets for i in c], dtype=np.int64)
         column = np.repeat(np.array(place, dtype=np.int64), [len(c) for c in sets])
@@ -272,13 +293,23 @@ class Relaxation:
                 number += 1
         return sparse.csr_array((values, (rows, columns)), shape=(number, self.n_moments))
 
-    def solve(self, scores: Floats, fixed: Floats | None = None) -> tuple[Floats, Floats]:
+    def _within(self, rules: Rules, local: Any) -> tuple[Any, Floats]:
+        """The rows and constraints' limits: low <= sum of (1 + on_i t_i) / 2 <= high over a rule's labels, halved."""
+        R, label = len(rules.size), np.repeat(np.arange(self.n_labels), np.diff(rules.label_ptr))
+        each = sparse.csr_array((0.5 * rules.on, (rules.rule, label)), shape=(R, self.n_moments))
+        numbers = [rules.reach[a:b] for a, b in pairwise(rules.reach_ptr.tolist())]
+        low = np.array([part[0] for part in numbers], dtype=float)
+        high = np.array([part[part < len(part) - 1].max() for part in numbers], dtype=float)
+        limits = np.concatenate([np.ones(local.shape[0]), high - 0.5 * rules.size, 0.5 * rules.size - low])
+        return sparse.vstack([local, each, -each], format="csr"), limits
+
+    def solve(self, scores: Floats, fixed: Floats) -> tuple[Floats, Floats]:
         """Means t_i (n, K) of the labels at the optimum, and its value (n), a lower bound on every labelling's loss.
 
-        fixed (n, K): labels held at +1 or -1, 0 where free; the bound is then on the labellings that agree.
+        fixed (n, K): labels held at +1 or -1, 0 where free; the bound is then on the labellings that agree, infinite if
+        the constraints leave none.
         """
         step = max(1, _VARIABLES // (self.n_moments + self.n_labels))
-        fixed = np.zeros(scores.shape) if fixed is None else fixed
         pieces = [(scores[a : a + step], fixed[a : a + step]) for a in range(0, len(scores), step)]
         means, values = zip(*map_anywhere(self._solve, pieces), strict=True)
         return np.concatenate(means), np.concatenate(values)
@@ -293,12 +324,17 @@ class Relaxation:
         margin = sparse.hstack([sparse.kron(each, self.coupling) + single_scores, -sparse.eye_array(m * K)])
         local = sparse.hstack([sparse.kron(each, self.local), sparse.csr_array((m * self.local.shape[0], m * K))])
         matrix = sparse.vstack([margin, local], format="csr")
-        right = np.repeat([-1.0, 1.0], [m * K, m * self.local.shape[0]])
+        right = np.concatenate([np.full(m * K, -1.0), np.tile(self.limits, m)])
         cost = np.repeat([0.0, 1.0], [m * T, m * K])
         box = np.repeat([[-1.0, 1.0], [0.0, np.inf]], [m * T, m * K], axis=0)
         is_fixed = fixed.ravel() != 0
         box[single[is_fixed]] = fixed.ravel()[is_fixed, None]
         answer = linprog(cost, A_ub=matrix, b_ub=right, bounds=box, method="highs")
+        if answer.status == 2:  # no labelling agrees with what is fixed in one of the rows
+            if m == 1:
+                return np.zeros((1, K)), np.full(1, np.inf)
+            parts = [self._solve((scores[[r]], fixed[[r]])) for r in range(m)]
+            return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
         if answer.status != 0:
             raise PotentiaError(f"the LP solver failed: {answer.message}.")
         means = answer.x[: m * T].reshape(m, T)[:, :K]
@@ -330,9 +366,10 @@ class Decoded(NamedTuple):
     optimal: Bools
 
 
-def find_labelling(machine: Machine, scores: Floats, decode: str) -> Decoded:
-    """The signs of every row of scores (n, K)."""
+def find_labelling(machine: Machine, scores: Floats, decode: str, clamp: Floats | None = None) -> Decoded:
+    """The signs of every row of scores (n, K), within constraints and with the signs of clamp (n, K) that are not 0."""
     n, K = scores.shape
+    held = np.zeros((n, K)) if clamp is None else clamp
     if decode == "auto":
         decode = "exact" if K <= _EXACT else "lp"
     if decode == "map":
@@ -341,18 +378,20 @@ def find_labelling(machine: Machine, scores: Floats, decode: str) -> Decoded:
     elif decode == "exact":
         if K > _LARGEST:
             raise PotentiaError(f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}.")
-        pieces = [scores[a : a + _ROWS] for a in range(0, max(n, 1), _ROWS)]
+        pieces = [(scores[a : a + _ROWS], held[a : a + _ROWS]) for a in range(0, max(n, 1), _ROWS)]
         compared = map_anywhere(partial(_compare_all, machine), pieces)
         signs, loss = (np.concatenate(arrays) for arrays in zip(*compared, strict=True))
+        if np.isinf(loss).any():
+            raise InfeasibleError(f"no labelling of row {int(np.isinf(loss).argmax())} satisfies all constraints.")
         bound = loss
     else:
-        relaxation = Relaxation(clique_members(machine.cliques), machine.weight, K)
-        means, bound = relaxation.solve(scores)
-        signs, loss = _rounded(machine, scores, means)
+        relaxation = Relaxation(clique_members(machine.cliques), machine.weight, K, machine.rules)
+        means, bound = relaxation.solve(scores, held)
+        signs, loss = _rounded(machine, scores, means, held)
     best = Decoded(signs, loss, bound, is_optimal(loss, bound))
     if decode == "branch":
         for row in np.flatnonzero(~best.optimal).tolist():
-            _branch(machine, relaxation, scores[row], means[row], best, row)
+            _branch(machine, relaxation, scores[row], means[row], held[row], best, row)
     return best
 
 
@@ -361,28 +400,35 @@ def is_optimal(loss: Any, bound: Any) -> Any:
     return loss <= bound + 1e-6 * (1.0 + bound)
 
 
-def _rounded(machine: Machine, scores: Floats, means: Floats) -> tuple[Floats, Floats]:
+def _rounded(machine: Machine, scores: Floats, means: Floats, held: Floats) -> tuple[Floats, Floats]:
     """The signs of the means, improved by flips, and their hinge sums."""
-    signs, loss = np.where(means > 0, 1.0, -1.0), np.empty(len(scores))
-    _over_rows(improve_rows, machine, scores, signs, loss)
+    signs, loss = project(np.where(held != 0, held, means), machine.rules, held), np.empty(len(scores))
+    _over_rows(improve_rows, machine, scores, machine.rules, held, signs, loss)
     return signs, loss
 
 
-def _branch(machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, best: Decoded, row: int) -> None:
+def _branch(
+    machine: Machine, relaxation: Relaxation, scores: Floats, means: Floats, held: Floats, best: Decoded, row: int
+) -> None:
     """Branch and bound from a row's relaxed means: improves the row's labelling and bound in `best`.
 
     The subproblem of the lowest bound is split at its least certain label, until no bound is below the best loss.
     Exponential in the worst case: it gives up after `_PROGRAMS` linear programs.
     """
     pair, number = np.stack([scores, scores]), count()  # numbers break ties between equal bounds
-    nodes = [(float(best.bound[row]), next(number), np.zeros(len(scores)), means)]
+    nodes = [(float(best.bound[row]), next(number), held, means)]
     for _ in range(_PROGRAMS // 2):
-        _, _, fixed, means = heappop(nodes)
+        bound, _, fixed, means = heappop(nodes)
+        if np.isinf(bound) or fixed.all():
+            break
         label = int(np.argmin(np.where(fixed == 0, np.abs(means), np.inf)))
         children = np.stack([fixed, fixed])
         children[:, label] = -1.0, 1.0
         both, bounds = relaxation.solve(pair, children)
-        signs, losses = _rounded(machine, pair, both)
+        if np.isinf(bounds).all():
+            continue
+        both = np.where(np.isinf(bounds)[:, None], both[np.isfinite(bounds)][:1], both)
+        signs, losses = _rounded(machine, pair, both, np.stack([held, held]))
         side = int(np.argmin(losses))
         if losses[side] < best.loss[row]:
             best.labels[row], best.loss[row] = signs[side], losses[side]
@@ -420,11 +466,11 @@ def _best_labels(method: Inference, graph: Graph, tables: Mapping[str, Floats], 
     return method.maximise(Scores(Union([graph] * len(scores)).graph, theta)).reshape(scores.shape)
 
 
-def _compare_all(machine: Machine, scores: Floats) -> tuple[Floats, Floats]:
-    """The best of all labellings of some rows, and their hinge sums."""
-    scores = np.ascontiguousarray(scores)
+def _compare_all(machine: Machine, rows: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """The best of all labellings of some rows' scores that agree with what is held, and their hinge sums."""
+    scores, held = (np.ascontiguousarray(part) for part in rows)
     signs, loss = np.empty(scores.shape), np.empty(len(scores))
-    _over_rows(enumerate_rows, machine, scores, signs, loss)
+    _over_rows(enumerate_rows, machine, scores, machine.rules, held, signs, loss)
     return signs, loss
 
 
@@ -446,6 +492,7 @@ def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]
 
 
 def _over_rows(function: Any, machine: Machine, scores: Floats, *args: Any) -> None:
-    """function(cliques, weight, scores, first row, end, *args) over ranges of rows, in parallel."""
-    call = partial(function, machine.cliques, machine.weight, scores)
-    map_ranges(lambda a, b: call(a, b, *args), 0, len(scores), thread_count(None))
+    """function(cliques, weight, scores, [rules, held,] first row, end, *args) over ranges of rows, in parallel."""
+    first = 2 if args and isinstance(args[0], Rules) else 0
+    call = partial(function, machine.cliques, machine.weight, scores, *args[:first])
+    map_ranges(lambda a, b: call(a, b, *args[first:]), 0, len(scores), thread_count(None))

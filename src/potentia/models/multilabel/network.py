@@ -16,6 +16,7 @@ from ...base.types import (
     Bools,
     ConvergenceWarning,
     Floats,
+    InfeasibleError,
     Ints,
     PotentiaError,
     check_choice,
@@ -24,14 +25,17 @@ from ...base.types import (
     whole_numbers,
 )
 from ...kernels import search as kernel
-from ...kernels.search import NetworkTerms
+from ...kernels.search import NetworkTerms, Rules
 from ...learn.backends.connection import current
 from ...metrics import exact_match, f_scores, hamming_loss
-from .base import Solved
+from .base import FitTask, Solved
+from .constraints import Constraint, forced, make_rules
 from .hinge import HingeSolver, LabelRows, SignColumns
 
 #: Rows searched as one piece of work: few enough that hard rows spread over threads.
 _CHUNK = 64
+#: The score of a label that constraints leave no choice.
+_CERTAIN = 1e6
 
 
 class LabelSearch(NamedTuple):
@@ -49,28 +53,50 @@ class LabelSearch(NamedTuple):
 
 
 class DirectedNetwork(NamedTuple):
-    """Weights of all labels: base scores are `matrix @ coef.T + bias`; `links` and `order` number labels by place."""
+    """Weights of all labels: base scores are `matrix @ coef.T + bias`; `order`, `links` and `rules` number by place."""
 
     coef: Floats
     bias: Floats
     order: Ints
     links: NetworkTerms
+    rules: Rules
 
     def base(self, matrix: Any) -> Floats:
         """Scores (n, K) without other labels' part, in label order."""
         return np.asarray(matrix @ self.coef.T) + self.bias
 
-    def search(self, base: Floats, bound: float, budget: int, k: int = 1) -> LabelSearch:
-        """The k best labellings of each row by branch and bound, as signs (n, k, K)."""
+    def search(
+        self,
+        base: Floats,
+        bound: float | Floats,
+        budget: int,
+        k: int = 1,
+        clamp: Floats | None = None,
+        kind: int = kernel.HINGE,
+    ) -> LabelSearch:
+        """The k best labellings of each row by branch and bound, as signs (n, k, K).
+
+        clamp (n, K): signs that labels must have, 0 if free. kind: of the losses of labels.
+        """
         n, K = base.shape
         signs, loss = np.ones((n, k, K)), np.empty((n, k))
         states, optimal = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.bool_)
         outputs = signs, loss, states, optimal
-        self._over_rows(kernel.branch_and_bound, self._placed(base), float(bound), budget, *outputs)
+        held = np.empty((0, K)) if clamp is None else self._placed(clamp)
+        limits = np.full(n, bound, dtype=float), budget, kind
+        call = partial(kernel.branch_and_bound, self.links, self.rules, self._placed(base), held)
+        self._over_chunks(lambda a, b: call(a, b, *limits, *outputs), n)
+        if np.isinf(loss[:, 0]).any():
+            raise InfeasibleError(
+                f"no labelling of row {int(np.isinf(loss[:, 0]).argmax())} satisfies all constraints, or none was "
+                f"found within {budget} states."
+            )
         return LabelSearch(self._unplaced(signs), loss, states, optimal)
 
     def greedy(self, base: Floats) -> tuple[Floats, Floats]:
         """Signs (n, K) of the first descent, and their loss (n)."""
+        if len(self.rules.size):
+            raise PotentiaError("the greedy labelling does not satisfy constraints: use predict.")
         signs, loss = np.empty(base.shape), np.empty(len(base))
         self._over_rows(kernel.greedy, self._placed(base), signs, loss)
         return self._unplaced(signs), loss
@@ -95,9 +121,11 @@ class DirectedNetwork(NamedTuple):
         """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""
         optimum = self.search(base, np.inf, budget)
         placed, best, other = self._placed(base), self._placed(optimum.labels[:, 0]), np.empty(base.shape)
-        self._over_rows(kernel.other_losses, placed, max(budget, base.shape[1]), best, other, chunk=8)
-        # a tie keeps the sign of the labelling found; a search cut short may have missed a better one
-        more = np.maximum(other - optimum.loss, np.finfo(float).tiny)
+        call = partial(kernel.other_losses, self.links, self.rules, placed)
+        self._over_chunks(lambda a, b: call(a, b, max(budget, base.shape[1]), best, other), len(base), 8)
+        # a tie keeps the sign of the labelling found; a search cut short may have missed a better one; a label that no
+        # labelling within the constraints has otherwise is certain
+        more = np.clip(other - optimum.loss, np.finfo(float).tiny, _CERTAIN)
         return self._unplaced(best * more)
 
     def marginals(self, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
@@ -116,12 +144,14 @@ class DirectedNetwork(NamedTuple):
         by_label[np.ix_(self.order, self.order)] = self.links.coupling
         return by_label
 
-    def _over_rows(self, function: Any, base: Floats, *args: Any, chunk: int = _CHUNK) -> None:
+    def _over_rows(self, function: Any, base: Floats, *args: Any) -> None:
         """function(links, base, first row, end, *args) over chunks of rows, in parallel."""
-        n = len(base)
-        map_items(
-            lambda a: function(self.links, base, a, min(a + chunk, n), *args), range(0, n, chunk), thread_count(None)
-        )
+        self._over_chunks(lambda a, b: function(self.links, base, a, b, *args), len(base))
+
+    @staticmethod
+    def _over_chunks(function: Callable[[int, int], Any], n: int, chunk: int = _CHUNK) -> None:
+        """function(first row, end) over chunks of rows, in parallel."""
+        map_items(lambda a: function(a, min(a + chunk, n)), range(0, n, chunk), thread_count(None))
 
     def _placed(self, values: Floats) -> Floats:
         """Values (n, K) by label as values by place in the order."""
@@ -132,18 +162,35 @@ class DirectedNetwork(NamedTuple):
         return values[..., np.argsort(self.order)]
 
 
+#: States visited by a projection at most.
+_PROJECTION = 10_000_000
+
+
+def project(scores: Floats, rules: Rules, clamp: Floats | None = None) -> Floats:
+    """The signs (n, K) within constraints of the largest sum of signs times scores (n, K); labels by number."""
+    signs = np.where(scores > 0, 1.0, -1.0)
+    if not len(rules.size):
+        return signs
+    K = scores.shape[1]
+    network = DirectedNetwork(np.zeros((K, 0)), np.zeros(K), np.arange(K), _links([[]] * K, [np.zeros(0)] * K), rules)
+    found: Floats = network.search(scores, np.inf, _PROJECTION, 1, clamp, kernel.EXCESS).labels[:, 0]
+    return found
+
+
 class Structure(NamedTuple):
     """How a label's score depends on other labels.
 
     parents: of each label; None for all labels before it. interactions: maximum number of parents that are multiplied
     in a feature; 0 for labels that do not see each other. label_scale: factor of labels as features; it only matters
-    to the regularisation. n_orders: orders compared by the rule "learned".
+    to the regularisation. n_orders: orders compared by the rule "learned". constraints: on labels, which are numbered
+    as the signs' columns; what they force is not learned.
     """
 
     parents: list[set[int]] | None = None
     interactions: int = 1
     label_scale: float = 1.0
     n_orders: int = 1
+    constraints: tuple[Constraint, ...] = ()
 
     def arrange(self, wish: Ints) -> Ints:
         """An order with parents first that follows `wish` where it can."""
@@ -172,6 +219,11 @@ def learn_networks(
     for i, k in enumerate(order):
         places = range(i) if parents is None else sorted(int(place[j]) for j in parents[k])
         terms.append([c for size in sizes for c in combinations(places, size)])
+    rules = make_rules(structure.constraints, order)
+    if len(rules.size):
+        weight = np.ones(signs.shape) if features.weight is None else features.weight.copy()
+        weight[:, order] *= ~forced(rules, placed)
+        features = features.weighted(weight)
     # where every label's features are all labels before it, the labels share their columns
     earlier = SignColumns(placed, structure.label_scale) if structure[:2] == (None, 1) else None
     solve = partial(_solve_label, features, solvers, placed, order, terms, structure.label_scale, earlier)
@@ -192,7 +244,7 @@ def learn_networks(
             )
         coef, bias = np.stack([v[:width] for v in solutions])[place], np.array([v[-2] for v in solutions])
         links = _links(terms, [v[width:-2] for v in solutions])
-        networks.append(DirectedNetwork(coef, bias[place], order, links))
+        networks.append(DirectedNetwork(coef, bias[place], order, links, rules))
     return networks
 
 
@@ -361,6 +413,14 @@ def held_out_scores(
         for s, network in enumerate(learn_networks(part, rows, solvers, labels, APART, solved)):
             scores[s, test] = network.base(matrix)
     return scores
+
+
+def guessed(task: FitTask, features: LabelRows, solver: HingeSolver, rules: Rules) -> Floats:
+    """The signs (n, V), those of missing labels by independent classifiers of other rows, within constraints."""
+    solver = replace(solver, tol=max(solver.tol, _LOOSE_ORDER))
+    (scores,) = held_out_scores(features, task.signs, [solver], splits(len(task.signs), 3, solver.seed), task.solved)
+    clamp = np.where(task.known, task.signs, 0.0)
+    return np.ascontiguousarray(np.where(task.known, task.signs, project(scores, rules, clamp)))
 
 
 def by_validation(

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
+from ...base.resources import map_items, map_ranges, thread_count
 from ...base.types import Bools, Floats, Ints
-from .network import LabelSearch
+from ...kernels import beam as kernel
+from ...kernels.search import LOGISTIC, NetworkTerms, Rules
+from .network import DirectedNetwork, LabelSearch
+from .sets import Ranked
 
 #: Newton steps at most, and the length of one that ends them.
 _STEPS, _STILL = 30, 1e-6
-
-#: Scores (m) of the label at a place, from rows (m) and the signs (m, place) of the labels before it.
-ScoresAt = Callable[[int, Ints, Floats], Floats]
+#: Labels of rows that all labels' common regression is learned from.
+_SHARED = 500_000
+#: Up to this many labels the most probable labelling is certain; states that branch and bound may visit.
+_EXACT, _STATES = 14, 1_000_000
+_ROUNDING = 1e-9
 
 
 class Conditionals(NamedTuple):
@@ -32,31 +40,58 @@ class Conditionals(NamedTuple):
         """The part (n, V) by place without other labels, of scores (n, V, U) by label."""
         return np.einsum("nvu,vu->nv", scores[:, self.order], self.weight) + self.bias
 
+    def probabilities(self, scores: Floats) -> Floats:
+        """P(+1) (n, V) by label without other labels' part."""
+        return 1.0 / (1.0 + np.exp(-np.clip(self.base(scores)[:, np.argsort(self.order)], -500, 500)))
+
+    @property
+    def links(self) -> kernel.Links:
+        """The couplings that are not zero."""
+        sparse_form = sparse.csr_array(self.coupling)
+        ptr, parent = (part.astype(np.int64) for part in (sparse_form.indptr, sparse_form.indices))
+        return kernel.Links(ptr, parent, sparse_form.data)
+
+    def network(self, rules: Rules) -> DirectedNetwork:
+        """The same as a network to search by branch and bound, of scores by label."""
+        V, none = len(self.order), np.zeros(0)
+        terms = NetworkTerms(
+            self.coupling, np.zeros(V + 1, np.int64), none, np.zeros(1, np.int64), none.astype(np.int64)
+        )
+        return DirectedNetwork(np.zeros((V, 0)), np.zeros(V), self.order, terms, rules)
+
 
 def learn_conditionals(
-    scores: Floats, signs: Floats, order: Ints, ridge: float, weight: Floats, parents: int
+    scores: Floats, signs: Floats, beliefs: Floats, order: Ints, ridge: float, weight: Floats, parents: int
 ) -> Conditionals:
     """Logistic regressions of every label on its scores (n, V, U) and on earlier labels' signs.
 
     One regression of all labels on their scores alone comes first; each label's own is drawn to it by `ridge` (and its
     couplings to zero), so that labels with few rows share what is common to all. `parents`: earlier labels at most,
-    those with the largest correlations. weight (n, V): of each row's part in the loss.
+    those with the largest correlations. weight (n, V): of each row's part in the loss, 0 for missing labels. beliefs
+    (n, V): the signs, or for missing labels expected ones.
     """
     n, V, U = scores.shape
-    ones = np.ones((n, V, 1))
-    flat = np.concatenate([scores, ones], axis=2).reshape(n * V, U + 1)
-    shared = _logistic(flat, signs.reshape(-1), weight.reshape(-1), np.zeros(U + 1), 1e-3)
-    centred = signs - signs.mean(axis=0)
-    sizes = np.sqrt((centred**2).sum(axis=0)) + 1e-12
-    correlation = np.abs(centred.T @ centred) / np.outer(sizes, sizes)
+    some = np.arange(n) if n * V <= _SHARED else np.arange(0, n, -(-n * V // _SHARED))
+    flat = np.concatenate([scores[some], np.ones((len(some), V, 1))], axis=2).reshape(len(some) * V, U + 1)
+    shared = _logistic(flat, signs[some].reshape(-1), weight[some].reshape(-1), np.zeros(U + 1), 1e-3)
+    correlation = np.zeros((V, V))
+    if parents:
+        centred = beliefs - beliefs.mean(axis=0)
+        sizes = np.sqrt((centred**2).sum(axis=0)) + 1e-12
+        correlation = np.abs(centred.T @ centred) / np.outer(sizes, sizes)
     conditionals = Conditionals(order, np.empty((V, U)), np.empty(V), np.zeros((V, V)))
-    for i, k in enumerate(order):
+
+    def learn(i: int) -> None:
+        k = order[i]
         earlier = np.argsort(-correlation[k, order[:i]], kind="stable")[:parents]
-        A = np.column_stack([scores[:, k], np.ones(n), signs[:, order[earlier]]])
+        used = np.flatnonzero(weight[:, k])
+        A = np.column_stack([scores[used, k], np.ones(len(used)), beliefs[np.ix_(used, order[earlier])]])
         start = np.concatenate([shared, np.zeros(len(earlier))])
-        w = _logistic(A, signs[:, k], weight[:, k], start, ridge)
+        w = _logistic(A, signs[used, k], weight[used, k], start, ridge)
         conditionals.weight[i], conditionals.bias[i] = w[:U], w[U]
         conditionals.coupling[i, earlier] = w[U + 1 :]
+
+    map_items(learn, range(V), thread_count(None))
     return conditionals
 
 
@@ -87,84 +122,76 @@ def _objective(A: Floats, signs: Floats, weight: Floats, w: Floats, start: Float
 
 
 class Member(NamedTuple):
-    """A network at n rows: base (n, V) log-odds by place without other labels; log-odds by units that see labels."""
+    """A network at n rows: base (n, V) log-odds by place without other labels, and constraints by place."""
 
     conditionals: Conditionals
     base: Floats
-    unit_scores: Sequence[ScoresAt] = ()
+    rules: Rules
 
-    def scores_at(self, i: int, rows: Ints, signs: Floats) -> Floats:
-        """Log-odds (m) of the label at place i of rows (m), given the signs (m, i) of the labels before it."""
-        odds = self.base[rows, i] + signs @ self.conditionals.coupling[i, :i]
-        for unit_scores in self.unit_scores:
-            odds = odds + unit_scores(i, rows, signs)
-        return odds
+    def log_probabilities(self, rows: Ints, signs: Floats, least: float | Floats = -np.inf) -> Floats:
+        """log P (m) of labellings (m, V) by label, of these rows; -inf for those below `least` or outside the rules."""
+        placed, result = self._placed(signs), np.empty(len(rows))
+        call = partial(kernel.log_probabilities, self.conditionals.links, self.rules, self.base, rows, placed)
+        limits = np.full(len(rows), least, dtype=float)
+        map_ranges(lambda a, b: call(a, b, limits, result), 0, len(rows), thread_count(None))
+        return result
 
-    def log_probabilities(self, rows: Ints, signs: Floats) -> Floats:
-        """log P (m) of labellings (m, V) by label, of these rows."""
-        placed, total = signs[:, self.conditionals.order], np.zeros(len(rows))
-        if not self.unit_scores:
-            odds = self.base[rows] + placed @ self.conditionals.coupling.T
-            return -np.logaddexp(0.0, -placed * odds).sum(axis=1)
-        for i in range(placed.shape[1]):
-            total -= np.logaddexp(0.0, -placed[:, i] * self.scores_at(i, rows, placed[:, :i]))
-        return total
-
-    def unplaced(self, placed: Floats) -> Floats:
+    def unplaced(self, placed: Any) -> Floats:
         """Signs by place as signs by label."""
-        return placed[:, np.argsort(self.conditionals.order)]
+        return np.asarray(placed[..., np.argsort(self.conditionals.order)], dtype=float)
+
+    def beam(self, width: int, least: Floats | None = None, clamp: Floats | None = None) -> Beams:
+        """Up to `width` labellings per row by breadth-first search.
+
+        least (n): log P below which prefixes are dropped. clamp (n, V): signs that labels must have, 0 if free.
+        """
+        n, V = self.base.shape
+        labels, log_p, bound = np.zeros((n, width, V), dtype=np.int8), np.empty((n, width)), np.empty(n)
+        states, held = np.empty(n, dtype=np.int64), np.empty((0, V)) if clamp is None else self._placed(clamp)
+        limits = np.full(n, -np.inf) if least is None else least
+        call = partial(kernel.beam, self.conditionals.links, self.rules, self.base, held)
+        map_ranges(lambda a, b: call(a, b, limits, labels, log_p, bound, states), 0, n, thread_count(None))
+        return Beams(labels, log_p, bound, states)
+
+    def most_probable(self, width: int, clamp: Floats | None = None) -> LabelSearch:
+        """The most probable labelling of each row, as signs by label; its loss is -log P.
+
+        Breadth first, without prefixes below the greedy labelling's P. Where more than `width` prefixes of a row
+        remain, the least probable are left out; up to `_EXACT` labels, and where no labelling within the constraints
+        is left, branch and bound then decides.
+        """
+        greedy = self.beam(1, clamp=clamp)
+        best = self.beam(width, greedy.log_p[:, 0], clamp)
+        log_p = best.log_p[:, 0].copy()
+        found = LabelSearch(
+            self.unplaced(best.labels[:, 0]), -log_p, best.states + greedy.states, log_p >= best.bound - _ROUNDING
+        )
+        few = self.base.shape[1] <= _EXACT
+        hard = np.flatnonzero(~found.optimal | np.isinf(log_p) if few else np.isinf(log_p))
+        if hard.size:
+            network = self.conditionals.network(self.rules)
+            base, held = self.unplaced(self.base[hard]), None if clamp is None else clamp[hard]
+            limit = found.loss[hard] + _ROUNDING
+            other = network.search(base, limit, _STATES, 1, held, LOGISTIC)
+            found.labels[hard], found.loss[hard] = other.labels[:, 0], other.loss[:, 0]
+            found.states[hard] += other.states
+            found.optimal[hard] = other.optimal
+        return found
+
+    def _placed(self, signs: Floats) -> Floats:
+        return np.ascontiguousarray(signs[:, self.conditionals.order], dtype=float)
 
 
 class Beams(NamedTuple):
-    """Labellings of n rows: of row rows[m] the signs (m, V) by place and log P (m); rows ascend, log P falls in each.
+    """The labellings (n, width, V) by place that a search of n rows kept; log P (n, width) falls, -inf where fewer.
 
     bound (n): no labelling left out has a larger log P. states (n): prefixes visited.
     """
 
-    rows: Ints
-    signs: Floats
+    labels: Any
     log_p: Floats
     bound: Floats
     states: Ints
-
-    def best(self) -> tuple[Ints, Bools]:
-        """Places of each row's best labelling, and whether it is certainly the most probable of all."""
-        first = np.searchsorted(self.rows, np.arange(len(self.bound)))
-        return first, self.log_p[first] >= self.bound
-
-
-def most_probable(member: Member, width: int) -> Beams:
-    """The most probable labelling of each row: breadth first, without prefixes below the greedy labelling's P.
-
-    Where more than `width` prefixes of a row remain, the least probable are left out, and the result may not be exact.
-    """
-    greedy = beam(member, 1)
-    best = beam(member, width, greedy.log_p)
-    return best._replace(states=best.states + greedy.states)
-
-
-def beam(member: Member, width: int, least: Floats | None = None) -> Beams:
-    """Up to `width` labellings per row by beam search; `least` (n): log P below which prefixes are dropped."""
-    n, V = member.base.shape
-    rows, signs, log_p = np.arange(n), np.empty((n, 0)), np.zeros(n)
-    bound, states = np.full(n, -np.inf), np.zeros(n, dtype=np.int64)
-    for i in range(V):
-        odds = member.scores_at(i, rows, signs)
-        log_p = np.concatenate([log_p - np.logaddexp(0.0, odds), log_p - np.logaddexp(0.0, -odds)])
-        added = np.repeat([-1.0, 1.0], len(rows))[:, None]
-        rows, signs = np.tile(rows, 2), np.hstack([np.tile(signs, (2, 1)), added])
-        states += np.bincount(rows, minlength=n)
-        if least is not None:
-            # rounding must not drop the greedy labelling itself
-            fair = log_p >= least[rows] - 1e-9
-            rows, signs, log_p = rows[fair], signs[fair], log_p[fair]
-        order = np.lexsort((-log_p, rows))
-        rows, signs, log_p = rows[order], signs[order], log_p[order]
-        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        out = rank >= width
-        np.maximum.at(bound, rows[out], log_p[out])
-        rows, signs, log_p = rows[~out], signs[~out], log_p[~out]
-    return Beams(rows, signs, log_p, bound, states)
 
 
 #: Added to a forest's probabilities, so that labellings missing from its training rows are possible.
@@ -189,87 +216,115 @@ class Seen(NamedTuple):
 
     def chances(self, rows: Ints, signs: Floats) -> Floats:
         """Probabilities (m) of labellings (m, V) at some rows; 0 for one that no training row has."""
-        packed, wanted = _packed(self.labellings), _packed(signs)
-        order = np.argsort(packed)
-        number = order[np.minimum(np.searchsorted(packed[order], wanted), len(order) - 1)]
-        known = packed[number] == wanted
+        own, wanted = packed(self.labellings), packed(signs)
+        order = np.argsort(own)
+        number = order[np.minimum(np.searchsorted(own[order], wanted), len(order) - 1)]
+        known = own[number] == wanted
         chances = np.zeros(len(rows))
         chances[known] = np.asarray(self.probabilities[rows[known], number[known]]).ravel()
         return chances
 
 
-def best_labellings(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> LabelSearch:
-    """argmax over labellings of mean over members of log P + power log(forest's P + FLOOR), as signs; loss: minus that.
+class Candidates(NamedTuple):
+    """Labellings (m, V) of rows (m): the members' own best and those that the forest has seen near a row.
 
-    Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the networks' own
-    best; the others are compared one by one.
+    log_p (m): mean over members. chance (m): the forest's probability. limit (n): no labelling has a larger log_p.
+    certain (n): the members' own best are. states (n): prefixes visited.
     """
+
+    rows: Ints
+    signs: Floats
+    log_p: Floats
+    chance: Floats
+    limit: Floats
+    certain: Bools
+    states: Ints
+
+    def best(self, power: float) -> LabelSearch:
+        """argmax over labellings of log_p + power log(chance + FLOOR), as signs; the loss is minus that.
+
+        Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the networks'
+        own best.
+        """
+        score = self.log_p + power * np.log(self.chance + FLOOR)
+        order = np.lexsort((-score, self.rows))
+        top = order[np.searchsorted(self.rows[order], np.arange(len(self.limit)))]
+        limit = self.limit + (power * np.log(FLOOR))
+        return LabelSearch(self.signs[top], -score[top], self.states, self.certain & (score[top] >= limit - _ROUNDING))
+
+
+def candidates(
+    members: Sequence[Member], seen: Seen | None, power: float, width: int, clamp: Floats | None = None
+) -> Candidates:
+    """Every labelling that may be the best of its row for an exponent of the forest up to `power`."""
     n = len(members[0].base)
-    candidates, states, certain = [], np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool)
-    limit = np.zeros(n)
-    for member in members:
-        beams = most_probable(member, width)
-        first, optimal = beams.best()
-        candidates.append(member.unplaced(beams.signs[first]))
-        states, certain = states + beams.states, certain & optimal
-        limit += beams.log_p[first] / len(members)
-    rows, signs = np.tile(np.arange(n), len(candidates)), np.concatenate(candidates)
-    score = _scores(members, seen, power, rows, signs)
+    searches = [member.most_probable(width, clamp) for member in members]
+    rows, signs = np.tile(np.arange(n), len(members)), np.concatenate([found.labels for found in searches])
+    limit = -np.mean([found.loss for found in searches], axis=0)
+    log_p = _mean_log_p(members, rows, signs, -np.inf)
+    chance = np.zeros(len(rows)) if seen is None else seen.chances(rows, signs)
     if seen is not None and power > 0:
-        best = np.full(n, -np.inf)
-        np.maximum.at(best, rows, score)
+        own = np.full(n, -np.inf)
+        np.maximum.at(own, rows, log_p)
         listed, number, p = seen.entries()
-        fair = power * np.log(p + FLOOR) > best[listed]
-        listed, p, labellings = listed[fair], p[fair], seen.labellings[number[fair]]
-        rows, signs = np.concatenate([rows, listed]), np.concatenate([signs, labellings])
-        added = _scores(members, None, 0.0, listed, labellings)
-        score = np.concatenate([score, added + power * np.log(p + FLOOR)])
-        limit += power * np.log(FLOOR)
-    order = np.lexsort((-score, rows))
-    top = order[np.searchsorted(rows[order], np.arange(n))]
-    return LabelSearch(signs[top], -score[top], states, certain & (score[top] >= limit - 1e-9))
+        labellings = seen.labellings[number]
+        if clamp is not None:
+            kept = np.all(labellings * clamp[listed] >= 0, axis=1)
+            listed, labellings, p = listed[kept], labellings[kept], p[kept]
+        found = _mean_log_p(members, listed, labellings, own[listed] - power * np.log(p / FLOOR + 1.0) - _ROUNDING)
+        kept = found > -np.inf
+        rows, signs = np.concatenate([rows, listed[kept]]), np.concatenate([signs, labellings[kept]])
+        log_p, chance = np.concatenate([log_p, found[kept]]), np.concatenate([chance, p[kept]])
+    states = np.sum([found.states for found in searches], axis=0)
+    certain = np.all([found.optimal for found in searches], axis=0)
+    return Candidates(rows, signs, log_p, chance, limit, certain, states)
 
 
-def marginals(members: Sequence[Member], seen: Seen | None, power: float, width: int) -> Floats:
-    """P(label = +1) (n, V) by the most probable labellings of each member and those that the forest has seen.
+def _mean_log_p(members: Sequence[Member], rows: Ints, signs: Floats, least: float | Floats) -> Floats:
+    # the mean may be above a limit that one member is below
+    parts = [member.log_probabilities(rows, signs, least if len(members) == 1 else -np.inf) for member in members]
+    return np.mean(parts, axis=0)
 
-    What they leave of the members' probability counts as labels that are independent given the best labelling's.
-    """
-    n, V = members[0].base.shape
-    rows, signs, rest = [], [], np.zeros((n, V))
+
+def losses_of(members: Sequence[Member], seen: Seen | None, power: float, signs: Floats) -> Floats:
+    """The losses (n) of a labelling (n, V) of each row, as `Candidates.best` has them."""
+    rows = np.arange(len(signs))
+    chance = np.zeros(len(rows)) if seen is None else seen.chances(rows, signs)
+    return -_mean_log_p(members, rows, signs, -np.inf) - power * np.log(chance + FLOOR)
+
+
+def ranked(members: Sequence[Member], seen: Seen | None, power: float, k: int) -> Ranked:
+    """The best labellings that searches of width k and the forest list, by their losses."""
+    n = len(members[0].base)
+    rows: list[Ints] = []
+    signs: list[Floats] = []
+    bound = np.zeros(n)
     for member in members:
-        beams = beam(member, width)
-        rows.append(beams.rows)
-        signs.append(member.unplaced(beams.signs))
-        best = beams.signs[beams.best()[0]]
-        odds = np.stack([member.scores_at(i, np.arange(n), best[:, :i]) for i in range(V)], axis=1)
-        rest += member.unplaced(1.0 / (1.0 + np.exp(-np.clip(odds, -500, 500)))) / len(members)
+        beams = member.beam(k)
+        listed = np.isfinite(beams.log_p)
+        if not listed.any(axis=1).all():  # constraints left no labelling of a row
+            found = member.most_probable(k)
+            rows.append(np.arange(n))
+            signs.append(found.labels)
+        rows.append(np.repeat(np.arange(n), listed.sum(axis=1)))
+        signs.append(member.unplaced(beams.labels[listed]))
+        bound += beams.bound / len(members)
     if seen is not None and power > 0:
-        listed, number, _ = seen.entries()
-        rows.append(listed)
-        signs.append(seen.labellings[number])
-    pairs = np.unique(np.column_stack([np.concatenate(rows), np.concatenate(signs)]), axis=0)
-    at, labels = pairs[:, 0].astype(np.int64), pairs[:, 1:]
-    log_p = _scores(members, None, 0.0, at, labels)
-    missing = np.maximum(0.0, 1.0 - np.bincount(at, np.exp(log_p), minlength=n))
-    weight = np.exp(log_p)
-    if seen is not None:
-        weight, missing = weight * (seen.chances(at, labels) + FLOOR) ** power, missing * FLOOR**power
-    total = np.bincount(at, weight, minlength=n) + missing
-    sums = missing[:, None] * rest
-    np.add.at(sums, at, weight[:, None] * (labels > 0))
-    return sums / total[:, None]
+        near, which, _ = seen.entries()
+        rows.append(near)
+        signs.append(seen.labellings[which])
+    at, labels = np.concatenate(rows), np.concatenate(signs)
+    number = np.unique(packed(labels), return_inverse=True)[1].ravel()
+    first = np.unique(at * len(at) + number, return_index=True)[1]
+    at, labels = at[first], labels[first]
+    chance = np.zeros(len(at)) if seen is None else seen.chances(at, labels)
+    loss = -_mean_log_p(members, at, labels, -np.inf) - power * np.log(chance + FLOOR)
+    order = np.lexsort((loss, at))
+    order = order[np.isfinite(loss[order])]
+    return Ranked(at[order], labels[order], loss[order], -bound - power * np.log(FLOOR))
 
 
-def _scores(members: Sequence[Member], seen: Seen | None, power: float, rows: Ints, signs: Floats) -> Floats:
-    """Mean log P over members plus power log(forest's P + FLOOR) of labellings (m, V) of some rows."""
-    score = np.mean([member.log_probabilities(rows, signs) for member in members], axis=0)
-    if seen is None or power == 0:
-        return score
-    return score + power * np.log(seen.chances(rows, signs) + FLOOR)
-
-
-def _packed(signs: Floats) -> np.ndarray:
+def packed(signs: Floats) -> np.ndarray:
     """Labellings as bytes, one value each."""
     bits = np.ascontiguousarray(np.packbits(signs > 0, axis=1))
     return bits.view(f"S{bits.shape[1]}").ravel()

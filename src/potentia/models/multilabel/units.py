@@ -15,16 +15,18 @@ from sklearn.base import clone
 from ...base.resources import map_items, thread_count
 from ...base.saving import SavedFunction
 from ...base.schema import Array, Choice, Items, Kind, Number, Rule, Schema, check
-from ...base.types import Floats, Ints, PotentiaError
+from ...base.types import Bools, Floats, Ints, PotentiaError
 from .base import FitTask
 from .hinge import HingeSolver, LabelRows, kernel_matrix, median_width
 from .network import APART, alpha_path, held_out_scores, learn_networks
-from .posterior import Seen
+from .posterior import Seen, packed
 
 #: Values that are tried: of alpha as in `network`, and of the kernel's width in units of the median rule's.
 _ALPHAS, _WIDTHS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4), (1.0, 3.0)
 #: Tolerance and passes of fits that only compare options.
 _LOOSE, _PASSES = 0.1, 30
+#: Held-out rows that options are compared on: as many folds as that takes, of this many rows to learn from at most.
+_COMPARED, _LEARNED = 600, 5000
 #: Slopes at which a margin is tried as log-odds.
 _SLOPES = (1.0, 2.0, 4.0, 8.0)
 #: The score of a label that is constant in the rows learned from, and what probabilities are kept away from 0 and 1 by.
@@ -38,20 +40,13 @@ Folds = Sequence[tuple[Ints, Ints]]
 class Unit(ABC):
     """Scores of labels, each by a separate classifier."""
 
-    #: Whether scores depend on earlier labels.
-    sees_labels: bool = False
-
     @abstractmethod
-    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds. order: of the labels."""
+    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
 
     @abstractmethod
     def scores(self, X: Any) -> Floats:
-        """Scores (n, V) by label of other rows, whatever earlier labels are."""
-
-    def scores_after(self, place: int, X: Any, signs: Floats) -> Floats:
-        """Scores (m) of the label at a place for rows (m, d), given the signs (m, place) of the labels before it."""
-        raise NotImplementedError
+        """Scores (n, V) by label of other rows."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -76,22 +71,27 @@ class MarginUnit(Unit):
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
-        """Choose alpha and the kernel's width by held-out loss, then learn on all rows."""
+    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
         X, signs, weight, least, widths = task.X, task.signs, task.weight, np.inf, [1.0]
         if self.kind == "rbf":
             self._X = np.asarray(X.toarray() if sparse.issparse(X) else X)
             widths = [factor * median_width(X, task.seed) for factor in _WIDTHS]
         loose = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
+        compared = _first_folds(folds)
+        rows = np.concatenate([test for _, test in compared])
         for gamma in widths:
             features = self._features(X, weight, gamma)
             solvers = [replace(loose, alpha=alpha) for alpha in alpha_path(features, _ALPHAS)]
-            held_out = held_out_scores(features, signs, solvers, folds, task.solved)
+            held_out = held_out_scores(features, signs, solvers, compared, task.solved)
             for candidate, scores in zip(solvers, held_out, strict=True):
-                loss = _log_loss(scores, signs, weight)
+                loss = _log_loss(scores[rows], signs[rows], weight[rows])
                 if loss < least:
                     least, self.gamma, alpha, best = loss, gamma, candidate.alpha, scores
         features, labels = self._features(X, weight, self.gamma), np.arange(signs.shape[1])
+        for train, test in folds:
+            if len(rows) < len(signs):
+                chosen = [replace(loose, alpha=alpha)]
+                best[test] = held_out_scores(features, signs, chosen, [(train, test)], task.solved)[0, test]
         (network,) = learn_networks(features, signs, [replace(solver, alpha=alpha)], labels, APART, task.solved)
         self._coef, self._bias = network.coef, network.bias
         return best
@@ -121,6 +121,16 @@ class MarginUnit(Unit):
         return unit
 
 
+def _first_folds(folds: Folds) -> Folds:
+    """The first folds that hold out enough rows to compare options, with fewer rows where there are very many."""
+    chosen: list[tuple[Ints, Ints]] = []
+    for train, test in folds:
+        chosen.append((train[:: -(-len(train) // _LEARNED)], test[:: -(-len(test) // _LEARNED)]))
+        if sum(len(part) for _, part in chosen) >= _COMPARED:
+            break
+    return chosen
+
+
 def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
     """The least mean logistic loss of margins over a few slopes."""
     return min(float(np.mean(weight * np.logaddexp(0.0, -slope * signs * scores))) for slope in _SLOPES)
@@ -131,58 +141,38 @@ Scorer = Callable[[Any], Floats]
 
 
 class ClassifierUnit(Unit):
-    """Copies of a scikit-learn or LightGBM classifier, one per label; `sees_labels`: earlier labels are features."""
+    """Copies of a scikit-learn or LightGBM classifier, one per label, of the rows whose label is known."""
 
-    saved: ClassVar[Schema] = {
-        "kind": Choice(("classifier", "classifier given labels")),
-        "models": Items(Kind((dict,)), "V"),
-    }
+    saved: ClassVar[Schema] = {"kind": Choice(("classifier",)), "models": Items(Kind((dict,)), "V")}
 
-    def __init__(self, estimator: Any, sees_labels: bool = False) -> None:
-        self._estimator, self.sees_labels = estimator, sees_labels
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = estimator
 
-    def learn(self, task: FitTask, solver: HingeSolver, order: Ints, folds: Folds) -> Floats:
-        """Fit a copy of the classifier per label on all rows, and one per fold for the held-out scores."""
-        signs, weight, scores = task.signs, task.weight, np.empty(task.signs.shape)
+    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        signs, weight, scores, X = task.signs, task.weight, np.empty(task.signs.shape), _as_csr(task.X)
 
-        def solve(place: int) -> Any:
-            """Fit the label at a place of the order."""
-            k, rows = order[place], self._rows(task.X, signs[:, order[:place]])
+        def solve(k: int) -> Any:
             for train, test in folds:
-                model = self._fitted(rows[train], signs[train, k], weight[train, k])
-                scores[test, k] = _scorer(model)(rows[test])
-            return self._fitted(rows, signs[:, k], weight[:, k])
+                scores[test, k] = _scorer(self._fitted(X, signs[:, k], weight[:, k], train))(X[test])
+            return self._fitted(X, signs[:, k], weight[:, k], np.arange(len(signs)))
 
-        models = map_items(solve, range(len(order)), thread_count(None))
-        self._states, self._order = [_state_of(model) for model in models], order
+        models = map_items(solve, range(signs.shape[1]), thread_count(None))
+        self._states = [_state_of(model) for model in models]
         self._scorers = [_scorer(model) for model in models]
         return scores
 
-    def _rows(self, X: Any, signs: Floats) -> Any:
-        """Rows with the signs of earlier labels as further columns, if the classifiers see labels."""
-        if sparse.issparse(X):
-            parts = [X, sparse.csr_array(signs)] if self.sees_labels else [X]
-            return sparse.csr_matrix(sparse.hstack(parts))  # which LightGBM asks for
-        return np.hstack([X, signs]) if self.sees_labels else X
-
-    def _fitted(self, rows: Any, signs: Floats, weight: Floats) -> Any:
-        """A copy of the classifier fitted to one label, or a score where the label is constant."""
-        if np.all(signs == signs[0]):
-            return float(signs[0]) * _CERTAIN
+    def _fitted(self, X: Any, signs: Floats, weight: Floats, rows: Ints) -> Any:
+        rows = rows[weight[rows] > 0]
+        signs, weight = signs[rows], weight[rows]
+        if not rows.size or np.all(signs == signs[0]):
+            return float(signs[0]) * _CERTAIN if rows.size else 0.0
         model = clone(self._estimator)
         weighted = {} if np.all(weight == 1.0) else {"sample_weight": weight}
-        return model.fit(rows, (signs > 0).astype(np.int64), **weighted)
+        return model.fit(X[rows], (signs > 0).astype(np.int64), **weighted)
 
     def scores(self, X: Any) -> Floats:
-        """Scores (n, V) by label, without earlier labels."""
-        rows, scores = self._rows(X, np.empty((X.shape[0], 0))), np.empty((X.shape[0], len(self._order)))
-        for place, k in enumerate(self._order):
-            scores[:, k] = self._scorers[place](rows)
-        return scores
-
-    def scores_after(self, place: int, X: Any, signs: Floats) -> Floats:
-        """Scores (m) of the label at a place given the labels before it."""
-        return self._scorers[place](self._rows(X, signs))
+        rows = _as_csr(X)
+        return np.column_stack([scorer(rows) for scorer in self._scorers])
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted classifiers as JSON; refuses those of unknown classes."""
@@ -191,16 +181,20 @@ class ClassifierUnit(Unit):
             raise PotentiaError(
                 f"a LabelNetwork with units of class {strange} cannot be saved: linear models and LightGBM can."
             )
-        kind = "classifier given labels" if self.sees_labels else "classifier"
-        return {"kind": kind, "models": self._states}, {}
+        return {"kind": "classifier", "models": self._states}, {}
 
     @classmethod
-    def restored(cls, saved: dict[str, Any], order: Ints) -> ClassifierUnit:
-        """The unit that a file described, with labels in this order."""
-        unit = cls(None, saved["kind"] == "classifier given labels")
-        unit._states, unit._order = saved["models"], order
+    def restored(cls, saved: dict[str, Any]) -> ClassifierUnit:
+        """The unit that a file described."""
+        unit = cls(None)
+        unit._states = saved["models"]
         unit._scorers = [_restored_scorer(state) for state in saved["models"]]
         return unit
+
+
+def _as_csr(X: Any) -> Any:
+    """Sparse rows as the kind of matrix that LightGBM asks for."""
+    return sparse.csr_matrix(X) if sparse.issparse(X) else X
 
 
 def _scorer(model: Any) -> Scorer:
@@ -254,7 +248,7 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-def make_unit(unit: Any, sees_labels: bool, seed: int) -> Unit:
+def make_unit(unit: Any, seed: int) -> Unit:
     """A unit by its name, or of a classifier."""
     if unit in ("linear", "rbf"):
         return MarginUnit(unit)
@@ -265,22 +259,24 @@ def make_unit(unit: Any, sees_labels: bool, seed: int) -> Unit:
         unit = _lightgbm().LGBMClassifier(**options, random_state=seed, deterministic=True, force_row_wise=True)
     elif "random_state" in unit.get_params():
         unit = clone(unit).set_params(random_state=seed)
-    return ClassifierUnit(unit, sees_labels)
+    return ClassifierUnit(unit)
 
 
-def restore_unit(content: Any, arrays: dict[str, Any], sizes: dict[str, int], order: Ints) -> Unit:
+def restore_unit(content: Any, arrays: dict[str, Any], sizes: dict[str, int]) -> Unit:
     """The unit whose state a file had."""
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind in ("linear", "rbf"):
         known = sizes | {"m": sizes["d"]} if kind == "linear" else dict(sizes)
         return MarginUnit.restored(check(MarginUnit.saved, {**content, **arrays}, "unit", known))
-    return ClassifierUnit.restored(check(ClassifierUnit.saved, content, "unit", dict(sizes)), order)
+    return ClassifierUnit.restored(check(ClassifierUnit.saved, content, "unit", dict(sizes)))
 
 
 # -- a forest over labellings --------------------------------------------------------------------------------
 
-#: Rows whose features are spread out at once.
-_CHUNK = 1000
+#: Rows whose features are spread out at once, and numbers of them.
+_CHUNK, _ENTRIES = 1000, 1 << 23
+#: Rows that a tree is grown from at most, and labels, or sums of them, that its splits look at.
+_TREE_ROWS, _TREE_LABELS = 10_000, 30
 
 #: Arrays of a file: the trees one after another, a leaf's left child being -1.
 FOREST: Schema = {
@@ -322,9 +318,14 @@ class LabellingForest(NamedTuple):
         """P(labelling) of every row: the mean over trees of the shares in the leaf that is reached."""
         parts = [self._leaves(X[a : a + _CHUNK]) for a in range(0, X.shape[0], _CHUNK)]
         leaves = np.concatenate(parts) if parts else np.empty((0, len(self.roots)), dtype=np.int64)
-        n, T = leaves.shape
+        return self.seen_in(leaves, np.ones(leaves.shape, dtype=bool))
+
+    def seen_in(self, leaves: Ints, counted: Bools) -> Seen:
+        """The same of rows by the leaf (n, T) that each tree sends them to, over the trees that are counted (n, T)."""
+        number = counted.sum(axis=1)
+        weight = np.repeat(1.0 / np.maximum(number, 1), number)
         reached = sparse.csr_array(
-            (np.full(n * T, 1.0 / T), leaves.ravel(), np.arange(0, n * T + 1, T)), shape=(n, len(self.left))
+            (weight, leaves[counted], np.append(0, np.cumsum(number))), shape=(len(leaves), len(self.left))
         )
         return Seen(self.labellings, sparse.csr_array(reached @ self.shares))
 
@@ -364,15 +365,18 @@ class LabellingForest(NamedTuple):
         return LabellingForest(shares=shares, **parts)
 
 
-def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Seen]:
-    """A forest, and the probabilities of each training row's labellings by trees that did not see it.
+def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Any]:
+    """A forest, and `held_out(rows)`: probabilities of training rows' labellings by trees that did not see them.
 
-    Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time.
+    Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time. It is of
+    `_TREE_ROWS` rows at most, and looks at random sums of labels where there are very many.
     """
-    labellings, number = np.unique(signs, axis=0, return_inverse=True)
-    seeds, X32 = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees), X.astype(np.float32)
+    _, first, number = np.unique(packed(signs), return_index=True, return_inverse=True)
+    labellings = signs[first]
+    seeds = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees)
+    X32 = X.astype(np.float32)
     grow = partial(_grow, X32, signs, labellings, number.ravel(), weight)
-    trees, unseen = zip(*map_items(grow, seeds.tolist(), thread_count(None)), strict=True)
+    trees, leaves, unseen = zip(*map_items(grow, seeds.tolist(), thread_count(None)), strict=True)
     roots = np.concatenate([[0], np.cumsum([len(tree.left) for tree in trees])])
     moves = list(zip(trees, roots, strict=False))
     forest = LabellingForest(
@@ -384,30 +388,42 @@ def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int)
         sparse.csr_array(sparse.vstack([tree.shares for tree in trees])),
         labellings,
     )
-    count = np.sum([np.diff(part.indptr) > 0 for part in unseen], axis=0)
-    held_out = sparse.diags_array(1.0 / np.maximum(count, 1)) @ sum(unseen)
-    return forest, Seen(labellings, sparse.csr_array(held_out))
+    reached = np.stack(leaves, axis=1)
+    aside = np.stack(unseen, axis=1)
+
+    def held_out(rows: Ints) -> Seen:
+        return forest.seen_in(reached[rows].astype(np.int64) + forest.roots, aside[rows])
+
+    return forest, held_out
 
 
 def _grow(
     X: Any, signs: Floats, labellings: Floats, number: Ints, weight: Floats, seed: int
-) -> tuple[LabellingForest, Any]:
-    """A forest of one tree, and its shares (n, L) of the rows that it did not see, sparse."""
+) -> tuple[LabellingForest, Ints, Bools]:
+    """A forest of one tree, the leaf of every row, and which rows it did not see."""
     from sklearn.tree import DecisionTreeRegressor
 
-    n = len(number)
-    drawn = np.bincount(np.random.default_rng(seed).integers(n, size=n), minlength=n) * weight
+    n, V = signs.shape
+    rng = np.random.default_rng(seed)
+    drawn = np.bincount(rng.integers(n, size=min(n, _TREE_ROWS)), minlength=n) * weight
+    rows = np.arange(n) if n <= _TREE_ROWS else np.flatnonzero(drawn)
+    targets = signs[rows]
+    if V > _TREE_LABELS:  # which keep distances between labellings [Joly et al. 2014]
+        targets = targets @ rng.normal(size=(V, _TREE_LABELS))
+    own = X[rows]
     model = DecisionTreeRegressor(max_features="sqrt", random_state=seed)
-    model.fit(X, signs, sample_weight=drawn, check_input=True)
-    tree, leaves = model.tree_, model.apply(X)
+    model.fit(own.toarray() if sparse.issparse(X) else own, targets, sample_weight=drawn[rows], check_input=True)
+    tree = model.tree_
+    step = max(1, _ENTRIES // X.shape[1])
+    blocks = (X[a : a + step] for a in range(0, n, step))
+    leaves = np.concatenate([tree.apply(block.toarray() if sparse.issparse(X) else block) for block in blocks])
     counts = sparse.coo_array((drawn, (leaves, number)), shape=(tree.node_count, len(labellings))).tocsr()
     counts.eliminate_zeros()
     sums = np.asarray(counts.sum(axis=1)).ravel()
     shares = sparse.csr_array(sparse.diags_array(1.0 / np.where(sums > 0, sums, 1.0)) @ counts)
-    unseen = sparse.csr_array(sparse.diags_array((drawn == 0).astype(float)) @ shares[leaves])
-    unseen.eliminate_zeros()
     left, right, feature = (
         side.astype(np.int64) for side in (tree.children_left, tree.children_right, np.maximum(tree.feature, 0))
     )
     root = np.zeros(1, dtype=np.int64)
-    return LabellingForest(left, right, feature, tree.threshold.copy(), root, shares, labellings), unseen
+    grown = LabellingForest(left, right, feature, tree.threshold.copy(), root, shares, labellings)
+    return grown, leaves.astype(np.int32), drawn == 0

@@ -1,0 +1,1 @@
+"""`potentia annotate`: a page where strokes become labels of all pixels."""

@@ -1,0 +1,426 @@
+"""`SegmentCRF`: a semi-Markov chain, which labels whole segments of sequences of feature dictionaries."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+
+from ..base.backend import releasing
+from ..base.params import Params
+from ..base.progress import Bar
+from ..base.resources import one_blas_thread, thread_count
+from ..base.saving import Registered, SavedFunction, build, decode, digest_of, encode, read_file, reading, write_file
+from ..base.schema import TEXT, Array, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
+from ..base.types import PotentiaError, check_choice, check_count, check_flag, check_number, check_type
+from ..features.attributes import AttributeIndex, PackedNames, check_sequences, pack_names
+from ..features.schemes import SCHEMES, Allowed
+from ..kernels.attributes import TokenAttributes
+from ..learn.base import Callback, run, steps_made
+from ..learn.chain import AttributeLabels, ChainWeights
+from ..learn.chain_data import OF_LABELS, ChainData, chain_sources, pruned
+from ..learn.checkpoint import Checkpoint
+from ..learn.segments import (
+    Segment,
+    SegmentFit,
+    SegmentLabels,
+    SegmentLayout,
+    SegmentScores,
+    best_segments,
+    k_best_segments,
+    scheme_tags,
+    segment_marginals,
+    tags_of_scheme,
+    tags_of_segments,
+)
+
+#: Options that do not change what a fit computes.
+_FREE_OPTIONS = ("max_iterations", "threads")
+#: Most tokens of a segment; kernels take time and memory in proportion.
+_LONGEST = 10_000
+
+
+class Segmentation(NamedTuple):
+    """Segments of one sequence, or its tags, and log p of them."""
+
+    segments: list[Any]
+    log_probability: float
+
+
+@dataclass(eq=False, repr=False)
+class SegmentCRF(Registered, Params):
+    r"""A semi-Markov chain CRF: it labels segments of several tokens at once, with a weight for their length.
+
+    The score of a segment is a sum of weights: of the attributes of its tokens, with additional weights for the first
+    and the last token; of its label and length, if the label has several lengths; of its label and that of the segment
+    before; and of the features of the whole segment that `features` returns. Minimises
+    :math:`-\log p(y \mid x) + c_1 |w|_1 + c_2 |w|^2`. Log Z and marginals are exact, in time
+    :math:`O(n (L D + L^2))` for L labels and segments of up to D tokens.
+
+    `X` is as in `ChainCRF`. `y` is a list of lists of segments (start, end, label), of tokens start .. end - 1; with a
+    `scheme` it is a list of lists of tags. Tokens in no segment are outside. Where y of a sequence is None or, with the
+    schemes BIO and BIOES, a tag is None, the likelihood is summed over what is possible.
+
+    Args:
+        c1, c2, max_iterations, delta, threads: see `ChainCRF`.
+        scheme: "BIO", "BIOES" or "IOB1": y and predictions are tags; None: they are segments.
+        max_length: most tokens of a segment; None for the longest of each label in training.
+        features: a function of (tokens of a sequence, start, end) that gives features of the whole segment, as a
+            dictionary or a list of names. It is called for every possible segment, and is not saved with the model.
+
+    After `fit`: `labels_` (None stands for tokens outside), `max_lengths_` (of each label), `state_features_`,
+    `length_features_` and `transition_features_` (weights by name), `history_`, `n_iter_`, `converged_`. Results do not
+    depend on the number of threads.
+    """
+
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: int = 100
+    _: KW_ONLY
+    delta: float = 1e-5
+    scheme: str | None = None
+    max_length: int | None = None
+    features: Callable[[Sequence[Any], int, int], Any] | None = None
+    threads: int | None = None
+
+    saved: ClassVar[Schema] = {
+        "params": Kind((dict,)),
+        "labels": Items(TEXT, "N"),
+        "outside": Count(most=1),
+        "longest": Items(Count(least=1, most=_LONGEST), "L"),
+        "rows": Count(most=_LONGEST),
+        "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
+        "columns": Named(Items(Count(), "two")),
+        "names": Array("u1", ("B",), low=0, below=256),
+        "name_ptr": Array("i8", ("A+1",), ends="B"),
+        "feature_ptr": Array("i8", ("A+1",), ends="K"),
+        "feature_label": Array("u2", ("K",), low=0, below=2**16),
+        "state": Array("f8", ("K",)),
+        "table": Array("f8", ("T", "L")),
+        "dense": Array("f8", ("D", "R")),
+        "offsets": Named(Number(), optional=True),
+        "column_offsets": Array("f8", ("D",), optional=True),
+        "layout": Rule(lambda found: _is_consistent(found), "of labels, lengths and features is inconsistent"),
+    }
+
+    # -- fitting -------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Iterable[Iterable[Any]],
+        y: Sequence[Any],
+        *,
+        sample_weight: Any = None,
+        callback: Callback | None = None,
+        progress: bool = False,
+        checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
+    ) -> Self:
+        """Train on sequences; see `ChainCRF.fit` for the options. A fit that fails leaves the model as it was."""
+        self._check()
+        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
+        check_flag("progress", progress)
+        check_sequences(X)
+        held = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
+        tags = self._tags(y, [len(tokens) for tokens in held])
+        labels = self._labels(tags)
+        n_rows = int(labels.longest.max()) if self.features is not None else 0
+        rows = (self._with_rows(tokens, n_rows) for tokens in held)
+        known = [_with_row_tags(row, n_rows) for row in tags]
+        sources, resident = chain_sources(rows, known, sample_weight)
+        with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
+            data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
+            if isinstance(checkpoint, str | os.PathLike):
+                options = {k: v for k, v in self.get_params().items() if k not in (*_FREE_OPTIONS, "features")}
+                checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
+            fit = self._begin(data, labels, n_rows)
+            state, self.converged_ = run(
+                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics
+            )  # fmt: skip
+        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
+        self._set(labels, n_rows, [dict(row) for row in state.history])
+        return self
+
+    def _begin(self, data: ChainData, labels: SegmentLabels, n_rows: int) -> SegmentFit:
+        """The fit before its first step."""
+        n = len(data.classes)
+        everything = Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
+        scope = np.full(len(data.index.numbers), OF_LABELS, dtype=np.uint8)
+        states, of_tags, none, _ = data.number(everything, None, scope, 0.0)
+        features = labels.features(of_tags, data.classes)
+        layout = SegmentLayout.make(features, labels, labels.tags(data.classes), data.n_dense, n_rows)
+        return SegmentFit(
+            data.parts, states, features, none, labels.free, data.n_dense, c1=self.c1, c2=self.c2, delta=self.delta,
+            max_iterations=self.max_iterations, threads=self.threads, layout=layout,
+        )  # fmt: skip
+
+    def _tags(self, y: Any, lengths: Sequence[int]) -> list[list[str | None]]:
+        """A tag per token, None for unknown ones."""
+        if isinstance(y, str) or not isinstance(y, Sequence):
+            raise PotentiaError(f"y must be a list of lists of segments or tags, not a {type(y).__name__}.")
+        if len(y) != len(lengths):
+            raise PotentiaError(f"X has {len(lengths)} sequences, but y has {len(y)}.")
+        found: list[list[str | None]] = []
+        for k, (row, n) in enumerate(zip(y, lengths, strict=True)):
+            if row is None:
+                found.append([None] * n)
+            elif self.scheme is None:
+                if any(isinstance(item, str) for item in row):
+                    raise PotentiaError(f"y[{k}] has tags: set scheme, or give segments (start, end, label).")
+                found.append([*tags_of_segments(row, n, f"y[{k}]")])
+            else:
+                if len(row) != n:
+                    raise PotentiaError(f"X[{k}] has {n} tokens, but y[{k}] has {len(row)} tags.")
+                found.append(tags_of_scheme(row, self.scheme, f"y[{k}]"))
+        return found
+
+    def _labels(self, tags: Sequence[Sequence[str | None]]) -> SegmentLabels:
+        """The labels of known tokens, and the longest segments that they may have."""
+        longest: dict[str | None, int] = {}
+        for row in tags:
+            size = 0
+            for tag in row:
+                size = 0 if tag is None else 1 if tag[0] in "BSFO" else size + 1
+                if tag is not None:
+                    label = None if tag == "O" else tag[2:]
+                    longest[label] = max(longest.get(label, 1), size)
+        if not longest.keys() - {None}:
+            raise PotentiaError("y has no segments to learn from.")
+        names = sorted(longest, key=lambda label: label or "")
+        if self.max_length is not None:
+            found = max(longest.values())
+            if found > self.max_length:
+                raise PotentiaError(f"y has a segment of {found} tokens, but max_length is {self.max_length}.")
+            longest = {label: 1 if label is None else self.max_length for label in names}
+        return SegmentLabels(names, np.array([longest[label] for label in names]))
+
+    def _with_rows(self, tokens: list[Any], n_rows: int) -> list[Any]:
+        """A sequence's tokens and, after them, the features of its segments, `n_rows` for every first token."""
+        if not n_rows:
+            return tokens
+        if self.features is None or isinstance(self.features, SavedFunction):
+            raise PotentiaError("this SegmentCRF was trained with a function `features`: set it first.")
+        n, rows = len(tokens), []
+        for start in range(n):
+            for end in range(start + 1, start + n_rows + 1):
+                rows.append(self.features(tokens, start, end) if end <= n else {})
+        return [*tokens, *rows]
+
+    def _set(self, labels: SegmentLabels, n_rows: int, history: list[dict[str, Any]]) -> None:
+        self.labels_, self.max_lengths_ = list(labels.names), labels.longest.tolist()
+        self.history_, self.n_iter_ = history, steps_made(history)
+        none = np.zeros(0, dtype=np.int64)
+        layout = SegmentLayout.make(
+            self.weights_.features, labels, (none, none, none), len(self.weights_.dense), n_rows
+        )  # fmt: skip
+        vector = layout.join(self.weights_.state, self.weights_.pairs, self.weights_.dense)
+        self._scores = SegmentScores.of(layout, vector)
+
+    # -- predicting ----------------------------------------------------------------------------------------
+
+    def predict(self, X: Iterable[Iterable[Any]]) -> list[list[Any]]:
+        """The most likely segments of each sequence, or its tags if there is a scheme."""
+        tokens, dense = self._encoded(X)
+        found = best_segments(self._scores, tokens, dense, thread_count(self.threads))
+        return [self._shown(segments, n) for segments, n in zip(found, self._sizes(tokens), strict=True)]
+
+    def predict_marginals(self, X: Iterable[Iterable[Any]], least: float = 1e-3) -> list[dict[Segment, float]]:
+        """The probability of every segment of each sequence that has at least probability `least`."""
+        check_number("least", least)
+        tokens, dense = self._encoded(X)
+        found = []
+        for p in segment_marginals(self._scores, tokens, dense):
+            places = np.argwhere(p >= max(least, 1e-300)).tolist()
+            names = ((t, d, self.labels_[k], float(p[t, d, k])) for t, d, k in places)
+            found.append({Segment(t, t + d + 1, name): q for t, d, name, q in names if name is not None})
+        return found
+
+    def k_best(self, X: Iterable[Iterable[Any]], k: int) -> list[list[Segmentation]]:
+        """The k most likely segmentations of each sequence, best first; fewer where a sequence has fewer."""
+        check_count("k", k, 1)
+        tokens, dense = self._encoded(X)
+        found = k_best_segments(self._scores, tokens, dense, k)
+        return [
+            [Segmentation(self._shown(segments, n), log_p) for segments, log_p in paths]
+            for paths, n in zip(found, self._sizes(tokens), strict=True)
+        ]
+
+    def score(self, X: Iterable[Iterable[Any]], y: Sequence[Any]) -> float:
+        """F1 of whole segments."""
+        held = [list(sequence) for sequence in X]
+        tokens, dense = self._encoded(held)
+        guess = best_segments(self._scores, tokens, dense, thread_count(self.threads))
+        right = true = predicted = 0
+        for segments, tags in zip(guess, self._tags(y, [*map(len, held)]), strict=True):
+            if None in tags:
+                raise PotentiaError("y must hold the segments of every sequence to compare with.")
+            known = {*_segments_of([str(tag) for tag in tags])}
+            right += len(known & {*segments})
+            true, predicted = true + len(known), predicted + len(segments)
+        return 2 * right / (true + predicted) if true + predicted else 1.0
+
+    def _encoded(self, X: Iterable[Iterable[Any]]) -> tuple[TokenAttributes, Any]:
+        """Attributes and dense columns of tokens and segments, as the weights number them."""
+        self._check_fitted()
+        check_sequences(X)
+        layout = self._scores.layout
+        given: Iterator[Any] = (self._with_rows(list(tokens), layout.n_rows) for tokens in X)
+        tokens, dense = self.index_.encode(given)
+        return layout.renumbered(tokens), dense
+
+    def _sizes(self, tokens: TokenAttributes) -> list[int]:
+        """Tokens of each sequence."""
+        sizes: list[int] = (np.diff(tokens.sequence_ptr) // (1 + self._scores.layout.n_rows)).tolist()
+        return sizes
+
+    def _shown(self, segments: list[Segment], n: int) -> list[Any]:
+        """Segments as they are, or as tags."""
+        return segments if self.scheme is None else scheme_tags(segments, n, self.scheme)
+
+    # -- weights by name -----------------------------------------------------------------------------------
+
+    @property
+    def state_features_(self) -> dict[tuple[str, str, str | None], float]:
+        """Weights by attribute, part of the segment ("any", "first" or "last" token) and label."""
+        self._check_fitted()
+        features, n = self.weights_.features, len(self.labels_)
+        count = np.diff(features.ptr).tolist()
+        names = [name for name, k in zip(self.index_.numbers, count, strict=True) for _ in range(k)]
+        roles = (divmod(k, n) for k in features.label.tolist())
+        parts = ("any", "first", "last")
+        weights = zip(names, roles, self.weights_.state.tolist(), strict=True)
+        return {(name, parts[role], self.labels_[y]): w for name, (role, y), w in weights}
+
+    @property
+    def transition_features_(self) -> dict[tuple[str | None, str | None], float]:
+        """Weights of labels of segments that follow each other."""
+        self._check_fitted()
+        names = self.labels_
+        return {(a, b): float(self.weights_.pairs[i, j]) for i, a in enumerate(names) for j, b in enumerate(names)}
+
+    @property
+    def length_features_(self) -> dict[tuple[str | None, int], float]:
+        """Weights of labels and numbers of tokens; none of labels of single tokens."""
+        self._check_fitted()
+        table, sizes = self.weights_.pairs[len(self.labels_) :], zip(self.labels_, self.max_lengths_, strict=True)
+        return {
+            (y, d + 1): float(table[d, k])
+            for k, (y, longest) in enumerate(sizes)
+            for d in range(longest if longest > 1 else 0)
+        }
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file: JSON and arrays, no code."""
+        write_file(path, "SegmentCRF", *self.state())
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fitted model as JSON and arrays."""
+        self._check_fitted()
+        weights, index = self.weights_, self.index_
+        content = {
+            "params": {name: encode(value, name) for name, value in self.get_params().items()},
+            "labels": [label for label in self.labels_ if label is not None],
+            "outside": int(None in self.labels_),
+            "longest": self.max_lengths_,
+            "rows": self._scores.layout.n_rows,
+            "history": self.history_,
+            "columns": {name: list(ends) for name, ends in index.columns.items()},
+        }
+        arrays = pack_names(index.numbers) | {
+            "feature_ptr": weights.features.ptr, "feature_label": weights.features.label, "state": weights.state,
+            "table": weights.pairs, "dense": weights.dense,
+        }  # fmt: skip
+        if index.is_centred:
+            content["offsets"] = index.offsets
+        if index.column_offsets.size:
+            arrays["column_offsets"] = index.column_offsets
+        return content, arrays
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The model that `save` wrote; predictions are identical."""
+        with reading(path):
+            return cls.from_state(*read_file(path, "SegmentCRF"))
+
+    @classmethod
+    def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
+        """The model that `state` described."""
+        found = check(cls.saved, {**content, **arrays}, "SegmentCRF")
+        model: Self = build(cls, {name: decode(value) for name, value in found["params"].items()})
+        model._check()
+        columns = {name: tuple(ends) for name, ends in found["columns"].items()}
+        column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
+        model.index_ = AttributeIndex(PackedNames(found), columns, found["offsets"], column_offsets)
+        features = AttributeLabels(found["feature_ptr"], found["feature_label"])
+        none = AttributeLabels.none(len(features.ptr) - 1)
+        model.weights_ = ChainWeights(features, none, found["state"], found["table"], found["dense"])
+        names = [*([None] * found["outside"]), *found["labels"]]
+        model._set(SegmentLabels(names, np.array(found["longest"])), found["rows"], found["history"])
+        return model
+
+    # -- checks --------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "weights_")
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "weights_"):
+            raise PotentiaError("this SegmentCRF is not fitted: call fit first.")
+
+    def _check(self) -> None:
+        for name in ("c1", "c2", "delta"):
+            check_number(name, getattr(self, name))
+        check_count("max_iterations", self.max_iterations)
+        if self.max_length is not None:
+            check_count("max_length", self.max_length, 1)
+        if self.scheme is not None:
+            check_choice("scheme", self.scheme, SCHEMES, "None")
+        if self.features is not None and not callable(self.features):
+            raise PotentiaError(f"features must be a function, not a {type(self.features).__name__}.")
+        thread_count(self.threads)
+
+
+def _with_row_tags(tags: list[str | None], n_rows: int) -> list[str | None]:
+    """Tags of tokens, and of the rows of segments those of true ones."""
+    rows: list[str | None] = [None] * (len(tags) * n_rows)
+    if n_rows and None not in tags:
+        for start, end, label in _segments_of([str(tag) for tag in tags]):
+            rows[start * n_rows + end - start - 1] = f"M-{label}"
+        for t, tag in enumerate(tags):
+            if tag == "O":
+                rows[t * n_rows] = "O"
+    return [*tags, *rows]
+
+
+def _segments_of(tags: Sequence[str]) -> Iterator[Segment]:
+    """The segments of complete tags."""
+    start = 0
+    for t, tag in enumerate(tags):
+        start = t if tag[0] in "BS" else start
+        if tag[0] in "ES":
+            yield Segment(start, t + 1, tag[2:])
+
+
+def _is_consistent(found: Mapping[str, Any]) -> bool:
+    """Whether labels ascend within each attribute, and sizes are those of the labels and their lengths."""
+    n, label, ptr = len(found["longest"]), found["feature_label"].astype(np.int64), found["feature_ptr"]
+    first = np.zeros(len(label), dtype=bool)
+    first[ptr[:-1][ptr[:-1] < len(label)]] = True
+    ascending = bool(np.all((np.diff(label) > 0) | first[1:]))
+    ends = sorted(map(tuple, found["columns"].values()))
+    edges = [0, *(end for _, end in ends)]
+    joined = all(a == before and b > a for (a, b), before in zip(ends, edges, strict=False))
+    sizes = (
+        len(found["labels"]) + found["outside"] == n
+        and len(set(found["labels"])) == len(found["labels"]) > 0
+        and len(found["table"]) == n + max(found["longest"])
+        and found["dense"].shape == (edges[-1], 3 * n)
+        and found["rows"] in (0, max(found["longest"]))
+        and 3 * n <= np.iinfo(np.uint16).max
+    )
+    return ascending and joined and sizes and (not len(label) or label.max() < 3 * n)

@@ -1,0 +1,324 @@
+"""`parsers`: the tasks of text parsers that run on CRFsuite or Wapiti today, beside CRFsuite on the same features.
+
+grobid's fields in ten folds with its own templates; addresses with the features of the package usaddress, which this
+part needs (`pip install usaddress`); references as AnyStyle has them.
+"""
+
+from __future__ import annotations
+
+import lzma
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree
+
+import numpy as np
+
+import potentia as pt
+from potentia.app.report.rows import Cell, Column, Row, Table, grid
+from potentia.features.schemes import count_tags
+from potentia.features.template import Template
+
+from .study import Rows, Study, part_rows
+
+GROBID = ("date", "affiliation-address", "name-citation")
+FOLDS = 10
+_ADDRESSES = ("test_us50", "test_labeled")
+#: Coefficients of both systems: Wapiti's defaults, which grobid uses, and those of usaddress.
+_PENALTIES = {"grobid": (0.5, 1e-4), "usaddress": (0.1, 0.01), "anystyle": (0.5, 1e-4)}
+#: Steps at most.
+_STEPS = 300
+
+#: Lines added to grobid's template of addresses: joint lower-case words, words with shapes, places farther away.
+_MORE = """
+UX0:%x[-1,1]/%x[0,1]
+UX1:%x[0,1]/%x[1,1]
+UX2:%x[-2,1]/%x[-1,1]/%x[0,1]
+UX3:%x[0,1]/%x[1,1]/%x[2,1]
+UX4:%x[-1,1]/%x[0,1]/%x[1,1]
+UX5:%x[-3,1]
+UX6:%x[3,1]
+UX7:%x[-1,10]/%x[0,10]/%x[0,20]
+UX8:%x[-1,20]/%x[0,20]/%x[1,20]
+UX9:%x[-1,19]/%x[0,19]/%x[1,19]
+UXA:%x[-1,9]/%x[0,20]
+UXB:%x[-1,1]/%x[0,20]
+UXC:%x[1,1]/%x[0,20]
+"""
+
+
+class Task(NamedTuple):
+    """Names of features per token and labels, to train on and to test on."""
+
+    X: list[Any]
+    y: list[list[str]]
+    X_test: list[Any]
+    y_test: list[list[str]]
+
+
+def run(cell: Cell, data: None) -> Row:
+    """Both systems on one task."""
+    found: Row = {"grobid": _grobid, "usaddress": _usaddress, "anystyle": _anystyle}[cell["part"]](cell)
+    return found
+
+
+def _folder(name: str) -> Path:
+    return pt.datasets.data_folder(None) / name
+
+
+# -- both systems ----------------------------------------------------------------------------------------------
+
+
+def _compare(task: Task, part: str, steps: int, judge: Callable[[list[Any], list[Any]], dict[str, Any]]) -> Row:
+    """Quality, seconds of processor time for training, and tokens labelled per such second."""
+    c1, c2 = _PENALTIES[part]
+    n_tokens = sum(map(len, task.y_test))
+    row: Row = {"tokens": n_tokens}
+    for name, fit in (("", _fit_potentia), ("crfsuite_", _fit_crfsuite)):
+        with tempfile.TemporaryDirectory() as folder:
+            begun = time.process_time()
+            predict = fit(task, c1, c2, steps, Path(folder) / "model")
+            row[f"{name}fit_seconds"] = time.process_time() - begun
+            predict(task.X_test[:1])
+            begun = time.process_time()
+            guess = predict(task.X_test)
+            row[f"{name}tokens_per_second"] = n_tokens / (time.process_time() - begun)
+        row |= {f"{name}{key}": value for key, value in judge(task.y_test, guess).items()}
+    return row
+
+
+Predict = Callable[[list[Any]], list[list[str]]]
+
+
+def _fit_potentia(task: Task, c1: float, c2: float, steps: int, path: Path) -> Predict:
+    model = pt.ChainCRF(c1, c2, steps, threads=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pt.ConvergenceWarning)
+        return model.fit(task.X, task.y).predict
+
+
+def _fit_crfsuite(task: Task, c1: float, c2: float, steps: int, path: Path) -> Predict:
+    import pycrfsuite
+
+    trainer = pycrfsuite.Trainer(verbose=False)
+    for tokens, labels in zip(task.X, task.y, strict=True):
+        trainer.append(tokens, labels)
+    trainer.set_params({"c1": c1, "c2": c2, "max_iterations": steps})
+    trainer.train(str(path))
+    tagger = pycrfsuite.Tagger()
+    tagger.open(str(path))
+    return lambda X: [tagger.tag(tokens) for tokens in X]
+
+
+def _errors(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Shares of tokens and of sequences that are wrong."""
+    wrong = [[a != b for a, b in zip(p, q, strict=True)] for p, q in zip(truth, guess, strict=True)]
+    tokens = sum(map(len, truth))
+    return {"token_error": sum(map(sum, wrong)) / tokens, "sequence_error": sum(map(any, wrong)) / len(wrong)}
+
+
+# -- grobid ----------------------------------------------------------------------------------------------------
+
+
+def read_grobid(name: str) -> tuple[list[list[list[str]]], list[list[str]]]:
+    """Rows of columns and tags in BIO of the fields of a training file; others are outside."""
+    X, y = [], []
+    with lzma.open(_folder("grobid") / f"{name}-180506.train.xz", "rt", encoding="utf-8") as file:
+        for group in re.split(r"\n\s*\n", file.read()):
+            rows = [line.split() for line in group.splitlines() if line.strip()]
+            if rows:
+                X.append([row[:-1] for row in rows])
+                y.append([_tag(row[-1]) for row in rows])
+    return X, y
+
+
+def _tag(label: str) -> str:
+    """`I-<day>`, which begins a field, as B-day, and `<day>` as I-day."""
+    field = label.removeprefix("I-").strip("<>")
+    mark = "B" if label.startswith("I-") else "I"
+    return "O" if field == "other" else f"{mark}-{field}"
+
+
+def _grobid(cell: Cell) -> Row:
+    X, y = read_grobid(cell["data"])
+    template = (_folder("grobid") / f"{cell['data']}.template").read_text(encoding="utf-8")
+    fold = np.random.default_rng(0).permutation(len(X)) % FOLDS
+    text = template if cell["features"] == "template" else f"{_MORE}\n{template}"
+    names = list(_names(Template(text, dialect="crf++"), X))
+    own, held = (np.flatnonzero(fold != cell["fold"]).tolist(), np.flatnonzero(fold == cell["fold"]).tolist())
+    task = Task([names[k] for k in own], [y[k] for k in own], [names[k] for k in held], [y[k] for k in held])
+    return _compare(task, "grobid", 10 if cell["quick"] else _STEPS, _fields)
+
+
+def _names(template: Template, X: Sequence[Any]) -> Iterator[list[list[str]]]:
+    """Names of the attributes that a template makes of each token, without the one that all have for transitions."""
+    names, codes, lengths = template.items(X)
+    rows = iter([[names[k] for k in row if names[k] != template.constant] for row in codes.tolist()])
+    for n in lengths.tolist():
+        yield list(islice(rows, n))
+
+
+def _fields(truth: list[list[str]], guess: list[list[str]]) -> dict[str, Any]:
+    """Counts of fields, from which F1 of all folds together is found."""
+    counts = count_tags(truth, guess)
+    return {
+        "right": counts.right.total(), "true": counts.true.total(), "predicted": counts.predicted.total(),
+        "f1": counts.span_scores()["f1"],
+    }  # fmt: skip
+
+
+# -- addresses -------------------------------------------------------------------------------------------------
+
+
+def read_addresses(name: str) -> list[tuple[tuple[str, ...], list[str]]]:
+    """Tokens and labels of a file of addresses."""
+    found = []
+    for address in ElementTree.parse(_folder("usaddress") / f"{name}.xml").getroot():
+        parts = [(part.text or "", part.tag) for part in address]
+        if parts:
+            found.append((tuple(text for text, _ in parts), [tag for _, tag in parts]))
+    return found
+
+
+def _usaddress(cell: Cell) -> Row:
+    import pycrfsuite
+    import usaddress
+
+    names = sorted(path.stem for path in _folder("usaddress").glob("train_*.xml"))
+    train = [pair for name in names for pair in read_addresses(name)]
+    known = {tokens for tokens, _ in train}
+    test = [pair for pair in read_addresses(cell["data"]) if pair[0] not in known]
+
+    def features(tokens: Sequence[str]) -> list[list[str]]:
+        # as both systems name nested dictionaries
+        return pycrfsuite.ItemSequence(usaddress.tokens2features(list(tokens))).items()
+
+    X, X_test = ([_flat(features(tokens)) for tokens, _ in pairs] for pairs in (train, test))
+    task = Task(X, [labels for _, labels in train], X_test, [labels for _, labels in test])
+    judge = _coarse_errors if cell["data"] == "test_us50" else _errors
+    return {"addresses": len(test)} | _compare(task, "usaddress", 10 if cell["quick"] else _STEPS, judge)
+
+
+def _coarse_errors(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """Errors where all parts of a street's name count as one, and those of its number, as that file labels them."""
+    street = re.compile(r"^(StreetName|AddressNumber|USPSBoxGroup)\w*")
+    coarse = ([[street.sub(r"\1", label) for label in row] for row in rows] for rows in (truth, guess))
+    return _errors(*coarse)
+
+
+def _flat(items: Sequence[Any]) -> list[dict[str, float]]:
+    """Values by name."""
+    return [dict(token) for token in items]
+
+
+# -- references ------------------------------------------------------------------------------------------------
+
+
+def read_references(name: str) -> list[tuple[list[str], list[str]]]:
+    """Tokens and labels of references, whose fields are elements."""
+    with lzma.open(_folder("anystyle") / f"{name}.xml.xz") as file:
+        sequences = ElementTree.parse(file).getroot()
+    found = []
+    for sequence in sequences:
+        parts = [(word, field.tag) for field in sequence for word in (field.text or "").split()]
+        if parts:
+            found.append(([word for word, _ in parts], [tag for _, tag in parts]))
+    return found
+
+
+def _reference_features(words: Sequence[str]) -> list[list[str]]:
+    """Words, ends, shapes, punctuation, numbers and positions of tokens and of their neighbours."""
+    n = len(words)
+    own = []
+    for t, word in enumerate(words):
+        core = word.strip(".,;:()[]\"'“”").lower()
+        shape = re.sub(r"(.)\1+", r"\1", re.sub(r"\d", "9", re.sub(r"[^\W\d_]", "x", re.sub(r"[A-Z]", "X", word))))
+        marks = "".join(sorted(set(re.sub(r"\w", "", word))))
+        digits = len(re.sub(r"\D", "", word))
+        number = "year" if re.search(r"\b(1[6-9]|20)\d\d[a-z]?\b", word) else f"{min(digits, 5)}"
+        own.append({
+            "word": word, "core": core, "first": word[0], "last": word[-1], "prefix": core[:3], "suffix": core[-3:],
+            "suffix2": core[-2:], "shape": shape, "marks": marks, "number": number, "place": str(10 * t // n),
+        })  # fmt: skip
+    rows = []
+    for t, token in enumerate(own):
+        row = [f"{key}={value}" for key, value in token.items()]
+        for d in (-2, -1, 1, 2):
+            if 0 <= t + d < n:
+                other = own[t + d]
+                row += [f"{d}:{key}={other[key]}" for key in ("core", "last", "shape", "number")]
+                if abs(d) == 1:
+                    row += [f"{d}:both:{key}={other[key]}|{token[key]}" for key in ("core", "last", "shape", "number")]
+            else:
+                row.append(f"{d}:edge")
+        rows.append([*row, "bias"])
+    return rows
+
+
+def _anystyle(cell: Cell) -> Row:
+    train, test = (read_references(name) for name in ("core", "gold"))
+    X, X_test = ([_reference_features(words) for words, _ in pairs] for pairs in (train, test))
+    task = Task(X, [labels for _, labels in train], X_test, [labels for _, labels in test])
+    return {"references": len(test)} | _compare(task, "anystyle", 10 if cell["quick"] else _STEPS, _errors)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------
+
+
+def _joined(rows: Rows) -> list[dict[str, Any]]:
+    """Micro F1 of all folds of a data set, and sums of seconds."""
+    lines = []
+    cells = dict.fromkeys((row["data"], row["features"]) for row in rows)
+    for data, features in cells:
+        own = [row for row in rows if (row["data"], row["features"]) == (data, features)]
+        line: dict[str, Any] = {"data": data, "features": features, "folds": len(own)}
+        for name in ("", "crfsuite_"):
+            right, true, found = (sum(row[f"{name}{key}"] for row in own) for key in ("right", "true", "predicted"))
+            line[f"{name}f1"] = 2 * right / (true + found)
+            line[f"{name}fit_seconds"] = sum(row[f"{name}fit_seconds"] for row in own) / len(own)
+            line[f"{name}rate"] = sum(row[f"{name}tokens_per_second"] for row in own) / len(own)
+        lines.append(line)
+    return lines
+
+
+def tables(rows: Rows) -> list[Table]:
+    """Scores and speeds beside CRFsuite's."""
+    score, seconds, rate = "{:.4f}".format, "{:.2f}".format, "{:,.0f}".format
+    fields = [
+        Column("data", "data"), Column("features", "features"), Column("folds", "folds", str),
+        Column("field F1", "f1", score), Column("CRFsuite", "crfsuite_f1", score),
+        Column("training, s", "fit_seconds", seconds), Column("CRFsuite", "crfsuite_fit_seconds", seconds),
+        Column("tokens a second", "rate", rate), Column("CRFsuite", "crfsuite_rate", rate),
+    ]  # fmt: skip
+    errors = [
+        Column("data", "data"), Column("token error", "token_error", score),
+        Column("CRFsuite", "crfsuite_token_error", score), Column("sequence error", "sequence_error", score),
+        Column("CRFsuite", "crfsuite_sequence_error", score), Column("training, s", "fit_seconds", seconds),
+        Column("CRFsuite", "crfsuite_fit_seconds", seconds),
+        Column("tokens a second", "tokens_per_second", rate),
+        Column("CRFsuite", "crfsuite_tokens_per_second", rate),
+    ]  # fmt: skip
+    return [
+        Table("grobid's fields, ten folds", fields, _joined(part_rows(rows, "grobid"))),
+        Table("Addresses (usaddress)", errors, part_rows(rows, "usaddress")),
+        Table("References (AnyStyle: core to gold)", errors, part_rows(rows, "anystyle")),
+    ]
+
+
+STUDY = Study(
+    "parsers",
+    [
+        *grid(part=("usaddress",), data=_ADDRESSES),
+        *grid(part=("anystyle",), data=("core to gold",)),
+        *grid(part=("grobid",), data=GROBID, features=("template",), fold=range(FOLDS)),
+        *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(FOLDS)),
+    ],
+    grid(part=("grobid",), data=("date",), features=("template",), fold=(0,)),
+    run,
+    tables,
+)
