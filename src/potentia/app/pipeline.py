@@ -27,6 +27,7 @@ from ..learn.backends.connection import current
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
     from ..models.crf import CRF
+    from ..models.labelled import LabelEstimator
     from ..models.multilabel.base import MultiLabelClassifier
 
 #: The class of pipelines of each form of data, and its module.
@@ -36,7 +37,13 @@ _PIPELINES = {
     "sequences": (".sequences", "SequencePipeline"),
 }
 #: The modules of models that are no multi-label estimators.
-_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf", "SegmentCRF": "..models.segment_crf"}
+_MODELS = {
+    "CRF": "..models.crf",
+    "ChainCRF": "..models.chain_crf",
+    "NodeClassifier": "..models.node_classifier",
+    "SegmentCRF": "..models.segment_crf",
+    "SequenceLabeller": "..models.sequence_labeller",
+}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
@@ -105,7 +112,7 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier | Pipeline:
+def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
     """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
@@ -115,7 +122,7 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
         kind, content, arrays = read_any(path)
         if kind == "pipeline":
             return _restored(content, arrays)
-        model: CRF | ChainCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        model: CRF | ChainCRF | LabelEstimator | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
         return model
 
 
