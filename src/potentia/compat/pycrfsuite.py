@@ -127,7 +127,7 @@ class TrainingLog:
 Report = Callable[[State, ChainFit, list[Any] | None], None]
 
 
-class Chain(ChainCRF):
+class CompatChain(ChainCRF):
     """A `ChainCRF` with all options of CRFsuite, which keeps numbers as they are and reports each iteration."""
 
     _centred = False
@@ -267,7 +267,7 @@ class Trainer:
         """The trained `ChainCRF` and what a file holds of it; None without sequences.
 
         With `error_window`, training stops when the share of wrong labels (of the holdout group, if there is one)
-        differed by less than `error_change` in so many iterations, as Wapiti does.
+        differed by less than `error_change` in the last `error_window` iterations, as Wapiti does.
         """
         self.logparser, begun = TrainingLog(), time.perf_counter()
         options: dict[str, Any] = {"num_memories": 6, "max_linesearch": 20, "epsilon": 0.0, "c1": 0.0} | self._options
@@ -286,7 +286,7 @@ class Trainer:
             self.algorithm, options["num_memories"], options["max_linesearch"], options["epsilon"], options["period"],
             error_window, error_change,
         )  # fmt: skip
-        chain = Chain(
+        chain = CompatChain(
             options["c1"], options["c2"], options["max_iterations"], min_freq=options["feature.minfreq"],
             all_possible_states=options["feature.possible_states"],
             all_possible_transitions=options["feature.possible_transitions"], delta=options["delta"],
@@ -465,7 +465,7 @@ class Tagger:
         return self._opened(Path("model"), bytes(value))
 
     def _opened(self, path: Path, data: bytes) -> contextlib.closing[Tagger]:
-        return self.use(Chain.of_stored(parse_crfsuite(path, data)), len(data))
+        return self.use(CompatChain.of_stored(parse_crfsuite(path, data)), len(data))
 
     def use(self, model: ChainCRF, size: int) -> contextlib.closing[Tagger]:
         """Use a model that is in memory; `size`: bytes that its file has or would have."""

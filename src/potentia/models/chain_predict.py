@@ -44,7 +44,7 @@ class ChainPredictor(ChainModel):
     def predict(self, X: Iterable[Iterable[Token]] | Parts, allowed: Allowed = None) -> list[list[Any]]:
         """A list of labels per sequence, by `decode`; the sequences may be `pt.parts`, as in `fit`, with y None.
 
-        allowed: like y, with None where any label is possible, a label, or a set of possible labels.
+        allowed: like y, for each token a label, a set of possible labels, or None if all are.
         """
         return list(chain.from_iterable(self._by_part(X, self._predict, allowed)))
 

@@ -70,7 +70,7 @@ class CRF(BaseEstimator):
         model_filename: where the model is written; an existing file is read without training.
         keep_tempfiles, trainer_cls: a trainer class whose methods `on_...` report the training.
         stop_window, stop_epsilon: stop when the share of wrong labels, of X_dev if there is one, differed by less than
-            `stop_epsilon` in so many iterations, as Wapiti does.
+            `stop_epsilon` in the last `stop_window` iterations, as Wapiti does.
     """
 
     def __init__(
