@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
     from ..models.crf import CRF
     from ..models.multilabel.base import MultiLabelClassifier
+    from ..models.segment_crf import SegmentCRF
 
 #: The class of pipelines of each form of data, and its module.
 _PIPELINES = {
@@ -105,8 +106,8 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier | Pipeline:
-    """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
+def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | SegmentCRF | MultiLabelClassifier | Pipeline:
+    """A model written by its `save`: a `CRF`, a chain, a multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
@@ -115,7 +116,7 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | MultiLabelClassifier 
         kind, content, arrays = read_any(path)
         if kind == "pipeline":
             return _restored(content, arrays)
-        model: CRF | ChainCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        model: CRF | ChainCRF | SegmentCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
         return model
 
 
