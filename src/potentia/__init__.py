@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from .models.chain_crf import ChainCRF
     from .models.crf import CRF
     from .models.multilabel import LMBM, LMSBN, LabelNetwork
+    from .models.node_classifier import NodeClassifier
     from .models.segment_crf import SegmentCRF
+    from .models.sequence_labeller import SequenceLabeller
     from .potentials import (
         MLP,
         Boosting,
@@ -102,6 +104,8 @@ _NAMES = {
     "learn.risk": "MarginalRisk",
     "models.chain_crf": "ChainCRF",
     "models.crf": "CRF",
+    "models.node_classifier": "NodeClassifier",
+    "models.sequence_labeller": "SequenceLabeller",
     "models.multilabel": "LMBM LMSBN LabelNetwork",
     "models.segment_crf": "SegmentCRF",
     "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
@@ -153,11 +157,13 @@ __all__ = [
     "MarginalRisk",
     "MaxMargin",
     "MeanField",
+    "NodeClassifier",
     "PotentiaError",
     "Potts",
     "Result",
     "Scaled",
     "SegmentCRF",
+    "SequenceLabeller",
     "Smoothed",
     "Temperature",
     "TruncatedLinear",

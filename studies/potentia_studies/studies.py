@@ -12,6 +12,7 @@ from . import (
     horses_network,
     ilr_sets,
     images,
+    learners,
     marginal_sets,
     misspecification,
     multilabel_tables,
@@ -39,6 +40,7 @@ STUDIES = {
         tagging.STUDY,
         parsers.STUDY,
         images.STUDY,
+        learners.STUDY,
     )
 }
 

@@ -238,7 +238,7 @@ def test_clones_share_nothing_and_keep_their_class():
     assert type(copied) is Own
     assert base.potentials["node"].transformer.degree == 2
     plain = pt.CRF({"node": Linear(), "edge": Constant()})
-    assert plain.set_params(learner__epsilon=0.3).learner.epsilon == 0.3
+    assert plain.set_params(learner="joint", learner__epsilon=0.3).learner.epsilon == 0.3
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from ..learn.backends.connection import current
 if TYPE_CHECKING:
     from ..models.chain_crf import ChainCRF
     from ..models.crf import CRF
+    from ..models.labelled import LabelEstimator
     from ..models.multilabel.base import MultiLabelClassifier
     from ..models.segment_crf import SegmentCRF
 
@@ -37,7 +38,13 @@ _PIPELINES = {
     "sequences": (".sequences", "SequencePipeline"),
 }
 #: The modules of models that are no multi-label estimators.
-_MODELS = {"CRF": "..models.crf", "ChainCRF": "..models.chain_crf", "SegmentCRF": "..models.segment_crf"}
+_MODELS = {
+    "CRF": "..models.crf",
+    "ChainCRF": "..models.chain_crf",
+    "NodeClassifier": "..models.node_classifier",
+    "SegmentCRF": "..models.segment_crf",
+    "SequenceLabeller": "..models.sequence_labeller",
+}
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
@@ -106,7 +113,9 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | SegmentCRF | MultiLabelClassifier | Pipeline:
+def load(
+    path: str | os.PathLike[str],
+) -> CRF | ChainCRF | SegmentCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
     """A model written by its `save`: a `CRF`, a chain, a multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
@@ -116,7 +125,8 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | SegmentCRF | MultiLab
         kind, content, arrays = read_any(path)
         if kind == "pipeline":
             return _restored(content, arrays)
-        model: CRF | ChainCRF | SegmentCRF | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        model: CRF | ChainCRF | SegmentCRF | LabelEstimator | MultiLabelClassifier
+        model = _model_class(kind).from_state(content, arrays)
         return model
 
 

@@ -91,6 +91,16 @@ class Example:
         other._labels = None if labels is None else _frozen(check_labels(self._graph, labels))
         return other
 
+    def with_features(self, features: Mapping[str, ArrayLike]) -> Example:
+        """The same example with other features of some kinds."""
+        other = copy.copy(self)
+        changed = {
+            kind: _check_matrix(f"features[{kind!r}]", given, len(self._graph.scopes[kind]))
+            for kind, given in _of_kinds(self._graph, "features", features).items()
+        }
+        other._features = {**self._features, **changed}
+        return other
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_inputs": {}} | state)
         # pickles lose the flag

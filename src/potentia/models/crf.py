@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, overload
 
@@ -18,7 +19,7 @@ from ..base.files import naming, new_folder
 from ..base.html import facts_table
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
-from ..base.saving import Registered, from_json, read_file, reading, to_json, write_arrays, write_file
+from ..base.saving import Registered, find_class, from_json, read_file, reading, to_json, write_arrays, write_file
 from ..base.schema import Choice, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import (
     ArrayLike,
@@ -38,19 +39,31 @@ from ..conformal import THRESHOLDS, check_coverage, missed_shares, risk_threshol
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
+from ..inference.messages import TRW
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
 from ..learn.data import Dataset, Predictor, check_fit, count_correct, list_examples, predict, predict_to, shard_scores
 from ..learn.iterated import IteratedLogistic
-from ..learn.part import Part
+from ..learn.part import Part, observed
+from ..learn.risk import MarginalRisk
+from ..potentials import Temperature
 from ..potentials.base import Potential
+from .cross_fit import CrossFitted, log_probabilities
 
 DECODES = ("mpm", "map")
 #: Known labels of each example, or whether the examples' own are observed.
 Observed = Sequence[ArrayLike | None] | bool
 #: What a CRF is made of.
 _NAMES = ("potentials", "learner", "inference", "decode")
-_SUCH = {"learner": "a Learner, such as pt.IteratedLogistic()", "inference": "an Inference, such as pt.TRW()"}
+_SUCH = {
+    "learner": 'a Learner, such as pt.IteratedLogistic(), or "accuracy", "margin", "joint" or the name of a learner',
+    "inference": "an Inference, such as pt.TRW()",
+}
+#: Learners by what they are good for, "accuracy" being the default; and those that a name alone makes.
+GOALS = {"accuracy": "accuracy", "margin": "MaxMargin", "joint": "IteratedLogistic"}
+_LEARNERS = ("IteratedLogistic", "MarginalRisk", "MaxMargin")
+#: Labelled variables that cross-fitting needs at least.
+_LEAST_CROSS_FITTED = 40
 
 
 @dataclass(eq=False, repr=False)
@@ -59,7 +72,11 @@ class CRF(Registered):
 
     Args:
         potentials: one per kind of region; they are templates, the fitted copies are in `potentials_`.
-        learner: how to train them; iterated logistic regression by default.
+        learner: how to train them: a learner, its name, or what matters: "accuracy" (None means this) of single
+            variables, "margin" of the best labelling (`MaxMargin`), or "joint", any potentials in one objective
+            (`IteratedLogistic`). For accuracy it is `MarginalRisk` through ten iterations of TRW where all potentials
+            have gradients. Trees and such on single variables are fitted first, and the others to their out-of-fold
+            predictions; where pairs have no gradients either, it is `IteratedLogistic`.
         inference: what predictions use; None for what the learner trained for. It may be changed after `fit`.
         decode: "mpm" (the best state of each variable's marginal) or "map" (the best labelling found); None for what
             the learner trains for, "map" with `MaxMargin` and "mpm" otherwise.
@@ -83,7 +100,7 @@ class CRF(Registered):
     }
 
     potentials: Mapping[str, Potential]
-    learner: Learner | None = None
+    learner: Learner | str | None = None
     inference: Inference | None = None
     decode: str | None = None
 
@@ -119,7 +136,11 @@ class CRF(Registered):
         check_flag("warm_start", warm_start)
         examples = list_examples(examples)
         validation = None if validation is None else list_examples(validation)
-        learner, kinds = self.learner or IteratedLogistic(), list(self.potentials)
+        crossed = self._cross_fitted_kinds(examples)
+        if crossed and not warm_start:
+            options = {"callback": callback, "progress": progress, "checkpoint": checkpoint}
+            return self._cross_fit(crossed, cast(list[Example], examples), validation, options)
+        learner, kinds = self._learner(), list(self.potentials)
         learner.check(self.potentials)
         fitted = getattr(self, "potentials_", {}) if warm_start else {}
         potentials = {kind: _begun(p, fitted.get(kind)) for kind, p in self.potentials.items()}
@@ -164,6 +185,54 @@ class CRF(Registered):
             vars(self).pop("calibration_", None)
         self.history_, self.converged_ = [dict(row) for row in state.history], converged
         self.scales_, self.shapes_, self.trained_inference_ = scales, shapes, trained
+        return self
+
+    def _learner(self) -> Learner:
+        """The learner, also where it is given by a name, or chosen by what the potentials can do."""
+        if isinstance(self.learner, Learner):
+            return self.learner
+        if self.learner not in (None, "accuracy"):
+            learner: Learner = find_class(GOALS.get(self.learner, self.learner), Learner)()
+            return learner
+        smooth = [
+            p.shared or (p.differentiable and getattr(p, "full_precision", True)) for p in self.potentials.values()
+        ]
+        return MarginalRisk(inference=TRW(iterations=10)) if all(smooth) else IteratedLogistic()
+
+    def _cross_fitted_kinds(self, examples: Examples) -> list[str]:
+        """The kinds of single variables that no gradient trains, if one trains all the others."""
+        if self.learner not in (None, "accuracy") or isinstance(examples, Parts) or CLUSTER.get() is not None:
+            return []
+        kinds = [kind for kind, p in self.potentials.items() if not (p.differentiable or p.shared)]
+        graphs = [example.graph for example in examples]
+        single = all(graph.scopes[kind].shape[1] == 1 for graph in graphs for kind in kinds if kind in graph.scopes)
+        given = all(kind in example.features for example in examples for kind in kinds)
+        pairs = any(graph.clique_kinds for graph in graphs)
+        labelled = sum(int(observed(example).sum()) for example in examples)
+        return kinds if kinds and single and given and pairs and labelled >= _LEAST_CROSS_FITTED else []
+
+    def _cross_fit(self, kinds: list[str], examples: list[Example], validation: Any, options: dict[str, Any]) -> Self:
+        """Fit the potentials of `kinds` first, and then one weight of each and the others; see `CrossFitted`."""
+        found = {kind: CrossFitted(partial(_unfitted, self.potentials[kind]), examples, kind) for kind in kinds}
+        seen = [
+            example.with_features({kind: found[kind].unseen[number] for kind in kinds})
+            for number, example in enumerate(examples)
+        ]
+        if validation is not None:
+            validation = [
+                example.with_features(
+                    {kind: log_probabilities(found[kind].final.scores(example.features[kind])) for kind in kinds}
+                )
+                for part in (validation if isinstance(validation, Parts) else [validation])
+                for example in part
+            ]
+        inner = CRF({**self.potentials, **dict.fromkeys(kinds, Temperature())}, None, self.inference, self.decode)
+        inner.fit(seen, validation=validation, **options)
+        weights = {kind: float(cast(Temperature, inner.potentials_[kind]).weight_[0]) for kind in kinds}
+        self.potentials_ = {**inner.potentials_, **{kind: own.final for kind, own in found.items()}}
+        self.scales_ = inner.scales_ | weights
+        self.history_, self.converged_, self.shapes_ = inner.history_, inner.converged_, inner.shapes_
+        self.trained_inference_ = inner.trained_inference_
         return self
 
     # -- predicting ----------------------------------------------------------------------------------------
@@ -276,7 +345,7 @@ class CRF(Registered):
 
     def _predictor(self, decode: str | None = None) -> Predictor:
         """What turns parts into predictions with the fitted potentials."""
-        decode = decode or self.decode or (self.learner or IteratedLogistic).decode
+        decode = decode or self.decode or self._learner().decode
         return Predictor(self.potentials_, self.scales_, self.inference_, decode)
 
     def _gathered(self, examples: Examples, here: bool = False) -> Dataset:
@@ -322,7 +391,7 @@ class CRF(Registered):
             arrays |= {f"{kind}/{name}": value for name, value in own.items()}
         content: dict[str, Any] = {
             "potentials": metas,
-            "learner": to_json(self.learner),
+            "learner": self.learner if isinstance(self.learner, str) else to_json(self.learner),
             "inference": to_json(self.inference),
             "trained_inference": to_json(self.trained_inference_),
             "decode": self.decode,
@@ -352,10 +421,7 @@ class CRF(Registered):
                 raise PotentiaError(f"the saved CRF is damaged: its potential of {kind!r} does not fit its tables.")
         templates = {kind: _unfitted(p) for kind, p in fitted.items()}
         model = cls(
-            templates,
-            from_json(content["learner"], Learner),
-            from_json(content["inference"], Inference),
-            found["decode"],
+            templates, _read_learner(content["learner"]), from_json(content["inference"], Inference), found["decode"]
         )
         model.potentials_, model.scales_, model.history_ = fitted, found["scales"], found["history"]
         if found["missed"] is not None:
@@ -373,7 +439,7 @@ class CRF(Registered):
             for kind, potential in self.potentials.items():
                 found[kind] = potential
                 found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if self.learner is not None:
+            if isinstance(self.learner, Learner):
                 found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
         return found
 
@@ -387,7 +453,7 @@ class CRF(Registered):
                 else:
                     self.potentials = {**self.potentials, outer: value}
             elif outer == "learner" and inner:
-                self.learner = self.learner or IteratedLogistic()
+                self.learner = self._learner()
                 if not hasattr(self.learner, inner):
                     raise PotentiaError(f"the learner has no option {inner!r}.")
                 setattr(self.learner, inner, value)
@@ -430,6 +496,8 @@ class CRF(Registered):
             if kind in _NAMES or "__" in kind:
                 raise PotentiaError(f"a kind cannot be called {kind!r}: parameters of the CRF have such names.")
         for name, given, wanted in (("learner", self.learner, Learner), ("inference", self.inference, Inference)):
+            if name == "learner" and isinstance(given, str) and given in (*GOALS, *_LEARNERS):
+                continue
             if given is not None and not isinstance(given, wanted):
                 raise PotentiaError(f"{name} must be {_SUCH[name]}, not {_described(given)}.")
         if self.decode is not None:
@@ -438,7 +506,7 @@ class CRF(Registered):
     def _repr_html_(self) -> str:
         """The model's parts and how its training ended as a table, for notebooks."""
         facts: dict[str, Any] = {f"{kind} potential": repr(p) for kind, p in self.potentials.items()}
-        facts["learner"] = repr(self.learner or IteratedLogistic())
+        facts["learner"] = repr(self._learner())
         if hasattr(self, "history_"):
             facts["predicts with"] = repr(self.inference_)
             facts["trained"] = summary_line(self.history_[-1]) if self.history_ else "no iterations"
@@ -458,6 +526,15 @@ def _gathered(
             )
         potentials[kind].check_features(data.n_features[kind])
     return data
+
+
+def _read_learner(content: Any) -> Learner | str | None:
+    """The learner of a file."""
+    if isinstance(content, str):
+        check_choice("the learner in the file", content, (*GOALS, *_LEARNERS))
+        return content
+    learner: Learner | None = from_json(content, Learner)
+    return learner
 
 
 def _observing(examples: Examples, observed: Any) -> list[Example]:
