@@ -2,6 +2,12 @@
 
 `theta = {"group": pt.factors.AtMostOne()}` constrains every region of kind "group"; a finite `weight` is the cost
 of violating it. In a `pt.CRF`, `weight=None` (and `Cardinality()`) learns a score for each outcome.
+
+Regions of one or two variables are written out as tables. Larger ones score by an *outcome* (how many variables are on,
+say), and `result.marginals["group"]` has a row of outcome probabilities for each, (n_regions, n_outcomes), in the order
+that each class states. Message passing links such regions to their variables only, not to regions inside them. `MAP`,
+`Exact`, `Anytime` and `LinearProgram` use tables of auxiliary variables; `Gibbs`, the residual schedule and implicit
+gradients refuse them. `IteratedLogistic` needs finite scores.
 """
 
 from __future__ import annotations
