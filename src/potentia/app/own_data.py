@@ -162,6 +162,9 @@ _OPTIONS = {
             choices=(*SCHEMES, "none")),
         _option("gazetteers", "sequences", "text files with a known phrase per line, commas between",
             type=_paths, metavar="FILES"),
+        _option("clusters", "sequences",
+            "text files of word classes, commas between: 'path word count' (Brown) or 'word class'",
+            type=_paths, metavar="FILES"),
         _ENCODING,
     ),
     "predict": (
