@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
@@ -57,6 +58,88 @@ class PerLabel(ClassifierMixin, BaseEstimator):
         return np.column_stack(columns)
 
 
+class MLkNN(ClassifierMixin, BaseEstimator):
+    """Each label by Bayes' rule from how many of a row's neighbours have it [Zhang and Zhou 2007]."""
+
+    def __init__(self, k: int = 10, smooth: float = 1.0) -> None:
+        self.k, self.smooth = k, smooth
+
+    def fit(self, X: Any, Y: np.ndarray) -> MLkNN:
+        """Count neighbours with each label, of training rows with and without it."""
+        n, s = len(Y), self.smooth
+        self.rows_, self.labels_ = NearestNeighbors(n_neighbors=self.k).fit(X), Y
+        near = Y[self.rows_.kneighbors(return_distance=False)].sum(axis=1)
+        self.prior_ = (s + Y.sum(axis=0)) / (2 * s + n)
+        bins = np.arange(self.k + 1)[:, None, None]
+        has = np.stack([((near == bins) & (v == Y)).sum(axis=1) for v in (0, 1)])
+        self.chance_ = (s + has) / (s * (self.k + 1) + has.sum(axis=1, keepdims=True))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n, K)."""
+        near = self.labels_[self.rows_.kneighbors(X, return_distance=False)].sum(axis=1)
+        absent, present = (np.take_along_axis(chance, near, axis=0) for chance in self.chance_)
+        return (self.prior_ * present > (1 - self.prior_) * absent).astype(int)
+
+
+class Powerset(ClassifierMixin, BaseEstimator):
+    """A classifier whose classes are the labellings of training rows, or of subsets of labels that vote (RAkEL).
+
+    size: labels of each of 2 K random subsets [Tsoumakas and Vlahavas 2007]; None for all labels at once.
+    """
+
+    def __init__(self, estimator: Any, size: int | None = None, random_state: int | None = None) -> None:
+        self.estimator, self.size, self.random_state = estimator, size, random_state
+
+    def fit(self, X: Any, Y: np.ndarray) -> Powerset:
+        """Learn each subset's labellings as classes."""
+        rng, K = np.random.default_rng(self.random_state), Y.shape[1]
+        self.n_labels_, self.parts_ = K, []
+        for _ in range(1 if self.size is None else 2 * K):
+            labels = np.arange(K) if self.size is None else np.sort(rng.permutation(K)[: self.size])
+            classes, number = np.unique(Y[:, labels], axis=0, return_inverse=True)
+            model = clone(self.estimator).fit(X, number.ravel()) if len(classes) > 1 else None
+            self.parts_.append((labels, classes, model))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n, K): of more than half of the subsets that have them."""
+        votes, count = np.zeros((X.shape[0], self.n_labels_)), np.zeros(self.n_labels_)
+        for labels, classes, model in self.parts_:
+            number = np.zeros(X.shape[0], dtype=int) if model is None else model.predict(X)
+            votes[:, labels] += classes[number]
+            count[labels] += 1
+        return (votes > count / 2).astype(int)
+
+
+class ChainEnsemble(ClassifierMixin, BaseEstimator):
+    """Chains in random orders on bootstrap samples, whose votes are averaged [Read et al. 2011]."""
+
+    def __init__(self, estimator: Any, n_chains: int = 10, random_state: int | None = None) -> None:
+        self.estimator, self.n_chains, self.random_state = estimator, n_chains, random_state
+
+    def fit(self, X: Any, Y: np.ndarray) -> ChainEnsemble:
+        """Learn every chain on rows drawn with replacement."""
+        rng, self.chains_ = np.random.default_rng(self.random_state), []
+        for _ in range(self.n_chains):
+            rows = rng.integers(len(Y), size=len(Y))
+            chain = baselines.ClassifierChain(self.estimator, order="random", random_state=int(rng.integers(2**31)))
+            self.chains_.append(chain.fit(X[rows], Y[rows]))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Labels (n, K): of more than half of the chains."""
+        return (np.mean([chain.predict(X) for chain in self.chains_], axis=0) > 0.5).astype(int)
+
+
+def _chains(C: float) -> Any:
+    return ChainEnsemble(LinearSVC(C=C), random_state=0)
+
+
+def _rakel(C: float) -> Any:
+    return Powerset(LinearSVC(C=C), 3, random_state=0)
+
+
 def _linear(wrap: Any, C: float) -> Any:
     return wrap(LinearSVC(C=C))
 
@@ -78,6 +161,10 @@ SYSTEMS = (
     OURS,
     *(f"{name}, {kind}" for kind in ("linear", "RBF") for name in _WRAPS),
     "random forest",
+    "powerset, forest",
+    "ML-kNN",
+    "chains, ensemble",
+    "RAkEL",
     "LightGBM",
     *VARIANTS,
 )
@@ -93,6 +180,14 @@ def make_system(name: str, base: float) -> System:
         return System(name, partial(pt.LMSBN, kernel="rbf", gamma="cv"))
     if name == "random forest":
         return System(name, partial(RandomForestClassifier, n_estimators=200))
+    if name == "powerset, forest":
+        return System(name, partial(Powerset, RandomForestClassifier(n_estimators=200, random_state=0)))
+    if name == "ML-kNN":
+        return System(name, MLkNN, {"k": (5, 10, 20)}, folds=FOLDS)
+    if name == "chains, ensemble":
+        return System(name, _chains, _C, folds=FOLDS)
+    if name == "RAkEL":
+        return System(name, _rakel, _C, folds=FOLDS)
     if name == "LightGBM":
         return System(name, _boosted)
     wrap, _, kind = name.partition(", ")
@@ -134,14 +229,38 @@ def run(cell: Cell, own: Data) -> Row:
         model = fitted(system, options, cell["seed"], X_train, Y[~test])
     trained = time.perf_counter()
     found = model.predict(X_test)
+    targets: Row = {}
+    if isinstance(model, pt.LabelNetwork) and cell["system"] == OURS:
+        targets["target_hamming_loss"] = pt.metrics.hamming_loss(Y[test], model.predict(X_test, target="hamming"))
+        targets["target_f_macro"] = pt.metrics.f_macro(Y[test], model.predict(X_test, target="f1"))
+        targets["log_loss"] = _log_loss(Y[test], model.predict_proba(X_test))
+    elif cell["system"] in ("random forest", "LightGBM"):
+        targets["log_loss"] = _log_loss(Y[test], _positive(model, X_test))
     return {
         "options": options,
         **pt.metrics.all_measures(Y[test], found),
         "fit_seconds": trained - begun,
         "predict_seconds": time.perf_counter() - trained,
+        **targets,
         "rows": len(Y),
         "labels": Y.shape[1],
     }
+
+
+def _log_loss(truth: np.ndarray, p: np.ndarray) -> float:
+    """The mean over rows and labels; probabilities are kept 1e-3 away from 0 and 1, which helps trees most."""
+    right = np.where(truth > 0, p, 1.0 - p)
+    return float(-np.log(np.clip(right, 1e-3, 1.0)).mean())
+
+
+def _positive(model: Any, X: Any) -> np.ndarray:
+    """The probability that each label is present, by classifiers of scikit-learn's kind."""
+    if isinstance(model, PerLabel):
+        parts = [np.full(X.shape[0], m) if isinstance(m, int) else m.predict_proba(X)[:, 1] for m in model.models_]
+        return np.column_stack(parts)
+    pairs = zip(model.predict_proba(X), model.classes_, strict=True)
+    parts = [p[:, 1] if p.shape[1] == 2 else np.full(len(p), c[0]) for p, c in pairs]
+    return np.column_stack(parts)
 
 
 def tables(rows: Rows) -> list[Table]:

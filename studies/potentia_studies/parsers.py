@@ -1,13 +1,16 @@
 """`parsers`: the tasks of text parsers that run on CRFsuite or Wapiti today, beside CRFsuite on the same features.
 
 grobid's fields in ten folds with its own templates; addresses with the features of the package usaddress, which this
-part needs (`pip install usaddress`); references as AnyStyle has them.
+part needs (`pip install usaddress`); references as AnyStyle has them; single sentences and files, loading; forty
+million weights; and segments beside chains with tags.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
 import re
+import sys
 import tempfile
 import time
 import warnings
@@ -24,6 +27,8 @@ from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.features.schemes import count_tags
 from potentia.features.template import Template
 
+from .bench.sequences import TOKENS
+from .bench.timing import in_fresh_process, peak_memory
 from .study import Rows, Study, part_rows
 
 GROBID = ("date", "affiliation-address", "name-citation")
@@ -32,7 +37,7 @@ _ADDRESSES = ("test_us50", "test_labeled")
 #: Coefficients of both systems: Wapiti's defaults, which grobid uses, and those of usaddress.
 _PENALTIES = {"grobid": (0.5, 1e-4), "usaddress": (0.1, 0.01), "anystyle": (0.5, 1e-4)}
 #: Steps at most.
-_STEPS = 300
+_STEPS = {"grobid": 300, "usaddress": 100, "anystyle": 100, "affiliation-address": 100, "name-citation": 100}
 
 #: Lines added to grobid's template of addresses: joint lower-case words, words with shapes, places farther away.
 _MORE = """
@@ -63,8 +68,11 @@ class Task(NamedTuple):
 
 def run(cell: Cell, data: None) -> Row:
     """Both systems on one task."""
-    found: Row = {"grobid": _grobid, "usaddress": _usaddress, "anystyle": _anystyle}[cell["part"]](cell)
-    return found
+    parts: dict[str, Callable[[Cell], Row]] = {
+        "grobid": _grobid, "usaddress": _usaddress, "anystyle": _anystyle, "calls": _calls, "job": _job,
+        "segments": _segments,
+    }  # fmt: skip
+    return parts[cell["part"]](cell)
 
 
 def _folder(name: str) -> Path:
@@ -74,9 +82,10 @@ def _folder(name: str) -> Path:
 # -- both systems ----------------------------------------------------------------------------------------------
 
 
-def _compare(task: Task, part: str, steps: int, judge: Callable[[list[Any], list[Any]], dict[str, Any]]) -> Row:
+def _compare(task: Task, part: str, cell: Cell, judge: Callable[[list[Any], list[Any]], dict[str, Any]]) -> Row:
     """Quality, seconds of processor time for training, and tokens labelled per such second."""
     c1, c2 = _PENALTIES[part]
+    steps = 10 if cell["quick"] else _STEPS.get(cell["data"], _STEPS[part])
     n_tokens = sum(map(len, task.y_test))
     row: Row = {"tokens": n_tokens}
     for name, fit in (("", _fit_potentia), ("crfsuite_", _fit_crfsuite)):
@@ -152,7 +161,7 @@ def _grobid(cell: Cell) -> Row:
     names = list(_names(Template(text, dialect="crf++"), X))
     own, held = (np.flatnonzero(fold != cell["fold"]).tolist(), np.flatnonzero(fold == cell["fold"]).tolist())
     task = Task([names[k] for k in own], [y[k] for k in own], [names[k] for k in held], [y[k] for k in held])
-    return _compare(task, "grobid", 10 if cell["quick"] else _STEPS, _fields)
+    return _compare(task, "grobid", cell, _fields)
 
 
 def _names(template: Template, X: Sequence[Any]) -> Iterator[list[list[str]]]:
@@ -201,7 +210,7 @@ def _usaddress(cell: Cell) -> Row:
     X, X_test = ([_flat(features(tokens)) for tokens, _ in pairs] for pairs in (train, test))
     task = Task(X, [labels for _, labels in train], X_test, [labels for _, labels in test])
     judge = _coarse_errors if cell["data"] == "test_us50" else _errors
-    return {"addresses": len(test)} | _compare(task, "usaddress", 10 if cell["quick"] else _STEPS, judge)
+    return {"addresses": len(test)} | _compare(task, "usaddress", cell, judge)
 
 
 def _coarse_errors(truth: Sequence[Sequence[str]], guess: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -264,7 +273,159 @@ def _anystyle(cell: Cell) -> Row:
     train, test = (read_references(name) for name in ("core", "gold"))
     X, X_test = ([_reference_features(words) for words, _ in pairs] for pairs in (train, test))
     task = Task(X, [labels for _, labels in train], X_test, [labels for _, labels in test])
-    return {"references": len(test)} | _compare(task, "anystyle", 10 if cell["quick"] else _STEPS, _errors)
+    return {"references": len(test)} | _compare(task, "anystyle", cell, _errors)
+
+
+# -- calls -----------------------------------------------------------------------------------------------------
+
+
+def _word_features(words: Sequence[str], t: int) -> dict[str, Any]:
+    """A token as tutorials of CRFsuite describe it."""
+    word = words[t]
+    found: dict[str, Any] = {
+        "bias": 1.0, "lower": word.lower(), "suffix3": word[-3:], "suffix2": word[-2:], "upper": word.isupper(),
+        "title": word.istitle(), "digit": word.isdigit(),
+    }  # fmt: skip
+    for d in (-1, 1):
+        if 0 <= t + d < len(words):
+            other = words[t + d]
+            found |= {f"{d}:lower": other.lower(), f"{d}:title": other.istitle(), f"{d}:upper": other.isupper()}
+        else:
+            found[f"{d}:edge"] = True
+    return found
+
+
+def _calls(cell: Cell) -> Row:
+    """Microseconds of a sentence of 20 tokens, tokens a second of many, and milliseconds of loading; interleaved.
+
+    Both have the same model, which CRFsuite trained.
+    """
+    import pycrfsuite
+
+    sentences = pt.datasets.conll(_folder("sequences") / "conll2000_train.tsv.gz")[:2500]
+    X = [[_word_features(words, t) for t in range(len(words))] for words, *_ in sentences]
+    simple = [[{"w": w, "-1": a, "+1": b} for w, a, b in _around(words)] for words, *_ in sentences]
+    y, tokens = [sentence[-1] for sentence in sentences], sum(map(len, X))
+    with tempfile.TemporaryDirectory() as folder:
+        theirs, own = str(Path(folder) / "crfsuite"), str(Path(folder) / "own")
+        trainer = pycrfsuite.Trainer(verbose=False)
+        for rows, labels in zip(X, y, strict=True):
+            trainer.append(rows, labels)
+        trainer.set_params({"c1": 0.0, "c2": 1.0, "max_iterations": 5 if cell["quick"] else 30})
+        trainer.train(theirs)
+        pt.ChainCRF.from_crfsuite(theirs).save(own)
+        model, tagger = pt.ChainCRF.load(own), pycrfsuite.Tagger()
+        tagger.open(theirs)
+        of_words = pt.ChainCRF(max_iterations=2, delta=0.0, threads=1).fit(simple[:1000], y[:1000])
+        few = [rows for rows in X if len(rows) == 20]
+        assert [tagger.tag(rows) for rows in few] == [model.predict_single(rows) for rows in few]
+        row = _interleaved({
+            "sentence_us": (1e6 / len(few), lambda: [model.predict([rows]) for rows in few]),
+            "crfsuite_sentence_us": (1e6 / len(few), lambda: [tagger.tag(rows) for rows in few]),
+            "load_ms": (1e3, lambda: pt.load(own)),
+            "crfsuite_load_ms": (1e3, lambda: pycrfsuite.Tagger().open(theirs)),
+            "file_us": (1e6 / tokens, lambda: model.predict(X)),
+            "crfsuite_file_us": (1e6 / tokens, lambda: [tagger.tag(rows) for rows in X]),
+            "simple_us": (1e6 / tokens, lambda: of_words.predict(simple)),
+        })  # fmt: skip
+    rates = {f"{key[:-2]}rate": 1e6 / row.pop(key) for key in ("file_us", "crfsuite_file_us", "simple_us")}
+    return {"attributes": len(model.index_.numbers)} | row | rates
+
+
+def _around(words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    return zip(words, ["", *words[:-1]], [*words[1:], ""], strict=True)
+
+
+def _interleaved(calls: dict[str, tuple[float, Callable[[], Any]]], rounds: int = 7) -> Row:
+    """The median of each call's processor time, in its unit; one of each in turn."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for k in range(rounds + 1):
+        for name, (unit, call) in calls.items():
+            begun = time.process_time()
+            call()
+            if k:
+                taken[name].append(unit * (time.process_time() - begun))
+    return {name: float(np.median(values)) for name, values in taken.items()}
+
+
+# -- many weights ----------------------------------------------------------------------------------------------
+
+#: Labels of the generated job, tokens, attributes of a token, and all attributes: 40 million weights.
+_LABELS, _TOKENS, _ITEMS, _ATTRIBUTES = 20, 60_000, 50, 2_000_000
+_JOB_STEPS = 3
+
+
+def _job(cell: Cell) -> Row:
+    """Seconds of a step, of processor time, and memory; each system in a fresh process."""
+    return in_fresh_process("potentia_studies.parsers", cell["data"], "10" if cell["quick"] else "1")
+
+
+def _generated(scale: int) -> tuple[list[Any], list[list[str]]]:
+    """Sentences of 20 tokens, whose first attribute says the label in three of four cases."""
+    rng, n = np.random.default_rng(0), _TOKENS // scale
+    drawn = rng.integers(0, _ATTRIBUTES // scale, (n, _ITEMS))
+    # every attribute occurs, so that each has its weights
+    drawn.ravel()[: _ATTRIBUTES // scale] = rng.permutation(_ATTRIBUTES // scale)
+    label = np.where(rng.random(n) < 0.75, drawn[:, 0] % _LABELS, rng.integers(0, _LABELS, n))
+    X = [[[f"a{k}" for k in row] for row in drawn[t : t + 20].tolist()] for t in range(0, n, 20)]
+    return X, [[str(k) for k in label[t : t + 20].tolist()] for t in range(0, n, 20)]
+
+
+def _run_job(system: str, scale: int) -> Row:
+    X, y = _generated(scale)
+    before, times = peak_memory(), [time.process_time()]
+    if system == "potentia":
+        model = pt.ChainCRF(c2=1.0, max_iterations=_JOB_STEPS, delta=0.0, all_possible_states=True, threads=1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pt.ConvergenceWarning)
+            model.fit(X, y, callback=lambda history: times.append(time.process_time()))
+        weights, objective = len(model.state_features_), model.history_[-1]["objective"]
+    else:
+        import pycrfsuite
+
+        class Trainer(pycrfsuite.Trainer):
+            def on_iteration(self, log: Any, info: dict[str, Any]) -> None:
+                times.append(time.process_time())
+
+        trainer = Trainer(verbose=True)
+        for tokens, labels in zip(X, y, strict=True):
+            trainer.append(tokens, labels)
+        trainer.set_params({"c2": 1.0, "max_iterations": _JOB_STEPS, "feature.possible_states": True})
+        with tempfile.TemporaryDirectory() as folder:
+            trainer.train(str(Path(folder) / "model"))
+        weights, objective = trainer.logparser.featgen_num_features, trainer.logparser.last_iteration["loss"]
+    # of a step: the last ones, since the first comes after reading
+    step = (times[-1] - times[1]) / max(len(times) - 2, 1)
+    return {"weights": weights, "objective": objective, "step_seconds": step, "seconds": times[-1] - times[0],
+            "memory_mib": peak_memory(), "before_mib": before}  # fmt: skip
+
+
+# -- segments --------------------------------------------------------------------------------------------------
+
+
+def _segments(cell: Cell) -> Row:
+    """`SegmentCRF` and a chain with BIO tags, both with the same features of tokens."""
+    features, name = pt.features.TokenFeatures(spelling=True), TOKENS[cell["data"]]
+    n = 200 if cell["quick"] else cell["sentences"]
+    train, test = (
+        pt.datasets.conll(_folder("sequences") / f"{name}_{which}.tsv.gz") for which in ("train", "test")
+    )  # fmt: skip
+    X, X_test = ([[*features.names(s[:-1])] for s in part] for part in (train[:n], test))
+    y, y_test = ([s[-1] for s in part] for part in (train[:n], test))
+    row: Row = {}
+    options: dict[str, Any] = {"c1": 0.1, "c2": 0.1, "max_iterations": 60, "delta": 1e-3, "scheme": "BIO", "threads": 1}
+    for prefix, model in (("", pt.SegmentCRF(**options)), ("chain_", pt.ChainCRF(**options))):
+        begun = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pt.ConvergenceWarning)
+            model.fit(X, y)
+        row[f"{prefix}fit_seconds"] = time.process_time() - begun
+        begun = time.process_time()
+        guess = model.predict(X_test)
+        row[f"{prefix}tokens_per_second"] = sum(map(len, y_test)) / (time.process_time() - begun)
+        row |= {f"{prefix}{key}": value for key, value in _fields(y_test, guess).items()}
+        row[f"{prefix}iterations"] = model.n_iter_
+    return row
 
 
 # -- tables ----------------------------------------------------------------------------------------------------
@@ -303,10 +464,31 @@ def tables(rows: Rows) -> list[Table]:
         Column("tokens a second", "tokens_per_second", rate),
         Column("CRFsuite", "crfsuite_tokens_per_second", rate),
     ]  # fmt: skip
+    calls = [
+        Column("attributes", "attributes", "{:,}".format),
+        Column("sentence, microseconds", "sentence_us", "{:.0f}".format),
+        Column("CRFsuite", "crfsuite_sentence_us", "{:.0f}".format), Column("load, ms", "load_ms", seconds),
+        Column("CRFsuite", "crfsuite_load_ms", seconds), Column("tokens a second", "file_rate", rate),
+        Column("CRFsuite", "crfsuite_file_rate", rate), Column("simple features", "simple_rate", rate),
+    ]  # fmt: skip
+    job = [
+        Column("system", "data"), Column("weights", "weights", "{:,}".format),
+        Column("seconds a step", "step_seconds", seconds), Column("objective", "objective", "{:.1f}".format),
+        Column("peak MiB", "memory_mib", rate), Column("of it data", "before_mib", rate),
+    ]  # fmt: skip
+    segments = [
+        Column("data", "data"), Column("sentences", "sentences", rate), Column("segments: F1", "f1", score),
+        Column("chain", "chain_f1", score), Column("training, s", "fit_seconds", seconds),
+        Column("chain", "chain_fit_seconds", seconds), Column("tokens a second", "tokens_per_second", rate),
+        Column("chain", "chain_tokens_per_second", rate),
+    ]  # fmt: skip
     return [
         Table("grobid's fields, ten folds", fields, _joined(part_rows(rows, "grobid"))),
         Table("Addresses (usaddress)", errors, part_rows(rows, "usaddress")),
         Table("References (AnyStyle: core to gold)", errors, part_rows(rows, "anystyle")),
+        Table("One sentence of 20 tokens, loading, and many sentences", calls, part_rows(rows, "calls")),
+        Table("A generated job of 40 million weights", job, part_rows(rows, "job")),
+        Table("`SegmentCRF` beside `ChainCRF` with BIO tags", segments, part_rows(rows, "segments")),
     ]
 
 
@@ -315,6 +497,9 @@ STUDY = Study(
     [
         *grid(part=("usaddress",), data=_ADDRESSES),
         *grid(part=("anystyle",), data=("core to gold",)),
+        *grid(part=("calls",), data=("CoNLL-2000",)),
+        *grid(part=("segments",), data=tuple(TOKENS), sentences=(2000,)),
+        *grid(part=("job",), data=("potentia", "CRFsuite")),
         *grid(part=("grobid",), data=GROBID, features=("template",), fold=range(FOLDS)),
         *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(FOLDS)),
     ],
@@ -322,3 +507,6 @@ STUDY = Study(
     run,
     tables,
 )
+
+if __name__ == "__main__":
+    print(json.dumps(_run_job(sys.argv[1], int(sys.argv[2]))))

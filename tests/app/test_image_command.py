@@ -600,7 +600,8 @@ def test_a_report_shows_the_run_of_training_and_of_evaluation(trained, tmp_path,
     for part in ("Learning curves", "Classes", "Confusion", "Calibration", "Images", "boundary F1", "overlay"):
         assert part in page
     worst = max(scores["images"], key=lambda image: image["error"])
-    assert f"{worst['name']}: error {worst['error']:.4f}" in page
+    assert f'"name": "{worst["name"]}"' in page
+    assert f"pixels wrong ({worst['error']:.2%})" in page
     assert main(f"train {line} --node linear --pixels 800 --out model --quiet".split()) == 0
     assert len((tmp_path / "model.runs" / "rows.jsonl").read_text().splitlines()) == 1
 

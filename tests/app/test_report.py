@@ -293,7 +293,7 @@ def test_a_study_leads_with_its_result_and_its_images(page_file):
                 {"cell": {"command": "train", "run": 1, "data": "photos"}, "accuracy": 0.9},
                 {"cell": {"command": "evaluate", "run": 2, "data": "photos"}, "accuracy": 0.8, "mean_iou": 0.7},
             ],
-            "The mean IoU on photos is 0.7000.",
+            "Mean IoU on data (photos): 0.7000.",
         ),
     ],
     ids=["one run", "several runs", "several sets", "no measure", "own runs"],

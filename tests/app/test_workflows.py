@@ -609,11 +609,21 @@ def test_labels_in_the_place_of_a_feature_are_warned_of(tmp_path):
 
 
 def test_gazetteers_go_with_the_pipeline(tmp_path):
-    (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n")
+    (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n\na\tO\ndog\tO\n")
     (tmp_path / "city.txt").write_text("Rome\nBonn\nOslo\n")
     made, _ = sequences.train(tmp_path / "t.tsv", gazetteers=[tmp_path / "city.txt"], c1=0.0)
     made.save(tmp_path / "model")
     (tmp_path / "city.txt").unlink()
+    found = pt.load(tmp_path / "model")
+    assert found.predict([[["a", "Oslo"]], [["a", "fish"]]]) == [["O", "B-C"], ["O", "O"]]
+    assert found.settings() == made.settings()
+
+
+def test_clusters_go_with_the_pipeline(tmp_path):
+    (tmp_path / "t.tsv").write_text("in\tO\nRome\tB-C\n\nin\tO\nBonn\tB-C\n\na\tO\ncat\tO\n\na\tO\ndog\tO\n")
+    (tmp_path / "brown.txt").write_text("0101 Rome 3\n0101 Bonn 2\n0101 Oslo 1\n11 cat 3\n11 fish 3\n")
+    made, _ = sequences.train(tmp_path / "t.tsv", clusters=[tmp_path / "brown.txt"], c1=0.0)
+    made.save(tmp_path / "model")
     found = pt.load(tmp_path / "model")
     assert found.predict([[["a", "Oslo"]], [["a", "fish"]]]) == [["O", "B-C"], ["O", "O"]]
     assert found.settings() == made.settings()

@@ -79,3 +79,19 @@ def test_gazetteers_mark_their_longest_phrases(tmp_path):
         features.transform(SENTENCES)
     with pytest.raises(PotentiaError, match=r"the columns of sentence 0 have \[1, 2\] tokens"):
         TokenFeatures().fit(SENTENCES).transform([[["a", "b"], ["N", "N"], ["O"]]])
+
+
+def test_clusters_give_classes_of_words_and_neighbours(tmp_path):
+    (tmp_path / "brown.txt").write_text("110100 the 9\n0111 Dog 3\n0110 dog 2\n")
+    (tmp_path / "class.txt").write_text("the D\nran V\n")
+    clusters = {name: pt.features.Clusters.read(tmp_path / f"{name}.txt") for name in ("brown", "class")}
+    names = list(TokenFeatures(window=0, clusters=clusters).names([["The", "Dog", "ran"]]))
+    of_clusters = [[name for name in token if name.startswith(("brown", "class"))] for token in names]
+    assert of_clusters == [
+        ["brown[0]=1101", "brown[0]=110100", "brown[1]=0111", "class[0]=D"],
+        ["brown[-1]=1101", "brown[-1]=110100", "brown[0]=0111", "class[-1]=D", "class[1]=V"],
+        ["brown[-1]=0111", "class[0]=V"],
+    ]
+    (tmp_path / "odd.txt").write_text("a b c d\n")
+    with pytest.raises(pt.PotentiaError, match="line 1 is neither"):
+        pt.features.Clusters.read(tmp_path / "odd.txt")

@@ -103,8 +103,8 @@ def test_a_pair_per_column_is_refused():
         Graph([2] * 5, {"edge": pairs})
     with pytest.raises(PotentiaError, match=r"names a variable twice; transpose"):
         Graph([2] * 5, {"link": [[0, 1, 1], [1, 2, 3]]})
-    with pytest.raises(PotentiaError, match=r"at most 64 variables; transpose"):
-        Graph([2] * 200, {"link": np.stack([np.arange(190), np.arange(1, 191)])})
+    with pytest.raises(PotentiaError, match=r"at most 64 variables.*transpose"):
+        _ = Graph([2] * 200, {"link": np.stack([np.arange(190), np.arange(1, 191)])}).regions
     assert Graph([2] * 5, {"edge": pairs.T}).scopes["edge"].shape == (4, 2)
     assert Graph([2] * 5, {"square": [[0, 1, 2, 3], [1, 2, 3, 4]]}).max_order == 4
 

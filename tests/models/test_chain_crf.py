@@ -16,8 +16,9 @@ from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.types import PotentiaError
 from potentia.features.attributes import AttributeIndex
 from potentia.features.schemes import Allowed, allowed_tags
-from potentia.learn.chain import ChainFit, likeliest_labels, scheme_constraints
+from potentia.learn.chain import likeliest_labels, scheme_constraints
 from potentia.learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources
+from potentia.learn.chain_fit import ChainFit
 from tags import legal
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -537,12 +538,17 @@ def test_the_scheme_may_be_changed_after_the_fit():
     assert model.set_params(scheme=None).predict(X) == [["O", "I-X"]]
 
 
-def test_a_warm_start_says_which_attributes_it_drops():
-    model = pt.ChainCRF(c2=0.1).fit([[{"old": 1.0}, {"both": 1.0}]], [["a", "b"]])
-    with pytest.warns(UserWarning, match="warm_start drops 1 of the 2 attributes .* such as 'old'") as caught:
-        model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)
-    assert [w.filename for w in caught] == [__file__]
-    model.fit([[{"new": 1.0}, {"both": 1.0}]], [["a", "b"]], warm_start=True)
+def test_a_warm_start_keeps_what_the_new_sequences_do_not_have():
+    model = pt.ChainCRF(c2=0.1).fit([[{"old": 1.0}, {"both": 1.0}, {"both": 1.0}]], [["a", "b", "c"]])
+    before, transitions = model.state_features_, model.transition_features_
+    model.fit([[{"new": 1.0}, {"both": 1.0}]], [["b", "a"]], warm_start=True)
+    after = model.state_features_
+    assert model.classes_ == ["a", "b", "c"]
+    assert after["old", "a"] == pytest.approx(before["old", "a"], rel=1e-12)
+    assert after["new", "b"] > 0
+    assert after["both", "b"] != before["both", "b"]
+    assert model.transition_features_.keys() >= transitions.keys()
+    assert model.predict([[{"old": 1.0}]]) == [["a"]]
 
 
 @pytest.mark.parametrize("y", [3, "x", np.array(2)], ids=["number", "text", "array of no dimension"])

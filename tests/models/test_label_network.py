@@ -44,7 +44,7 @@ LIMITS = {
         pt.factors.Or("l1", "l4"),
         pt.factors.Parity("l0", "l3", "l4"),
     ],
-    "counts": [pt.factors.Cardinality([0, -np.inf, 0, -np.inf], *NAMES[:5]), pt.factors.And("l1", state=0)],
+    "counts": [pt.factors.Cardinality([0, -np.inf, 0, -np.inf], *NAMES[:5]), pt.factors.And("l1", on=0)],
 }
 
 
@@ -356,3 +356,17 @@ def test_missing_labels_are_filled_in_and_left_out():
     objects = np.where(np.isnan(holes), None, Y.astype(object))
     again = pt.LabelNetwork(["linear"], **SMALL).fit(X[:300], objects[:300])
     np.testing.assert_array_equal(again.predict_proba(X), part.predict_proba(X))
+
+
+def test_held_out_measures_and_dependences_are_reported():
+    X, Y = labelled_rows(200, K=3)
+    Y[:, 2] = 1 - Y[:, 0]
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X, Y)
+    for who in ("joint", "alone"):
+        for value, low, high in model.held_out_[who].values():
+            assert low <= value <= high
+    exact = [r["exact_match"] for r in model.cv_results_ if (r["power"], r["whole"]) == (model.power_, model.whole_)]
+    assert model.held_out_["joint"]["exact_match"][0] == pytest.approx(exact[0])
+    first, second, change = model.dependences()[0]
+    assert {first, second} == {"0", "2"}
+    assert change < 0

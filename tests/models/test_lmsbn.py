@@ -794,6 +794,7 @@ def test_constraints_and_missing_labels_in_every_estimator(kind, tmp_path):
     assert fair(model.predict(X), limits).all()
     assert model.score(X[150:], Y[150:]) > 0.7 * kind().fit(X[:150], Y[:150]).score(X[150:], Y[150:])
     assert model.score(X[150:], holes[150:]) >= model.score(X[150:], Y[150:])
+    np.testing.assert_array_equal(clone(model).fit(X[:150], holes[:150]).predict(X), model.predict(X))
     model.save(tmp_path / "m")
     again = pt.load(tmp_path / "m")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
@@ -806,7 +807,7 @@ def test_constraints_and_missing_labels_in_every_estimator(kind, tmp_path):
         ([pt.factors.Implies("0", "9")], "label '9', which y does not have"),
         ([pt.factors.AtMostOne()], "needs the names"),
         ([pt.factors.Or("0", "1", weight=2.0)], "must be hard"),
-        ([pt.factors.Or("0", "1", state=2)], "state 2"),
+        ([pt.factors.Or("0", "1", on=2)], "state 2"),
         (3, "constraints must be a list"),
         (["0"], "must be pt.factors"),
         ({"0": "0"}, "its own parent"),

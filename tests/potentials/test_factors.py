@@ -20,7 +20,7 @@ FACTORS = {
     "same": (pt.factors.PnPotts(), lambda y: len(set(y.tolist())) == 1),
     "different": (pt.factors.AllDifferent(), lambda y: len(set(y.tolist())) == len(y)),
     "at most two": (pt.factors.Cardinality([0, 0, 0, -np.inf]), lambda y: y.sum() <= 2),
-    "off": (pt.factors.ExactlyOne(state=0), lambda y: (y == 0).sum() == 1),
+    "off": (pt.factors.ExactlyOne(on=0), lambda y: (y == 0).sum() == 1),
 }
 
 
@@ -48,7 +48,7 @@ def test_the_last_score_of_a_cardinality_is_that_of_so_many_or_more():
     [
         (lambda: pt.factors.AtMostOne("a", "a"), "twice"),
         (lambda: pt.factors.Implies("a"), "at least 2 names"),
-        (lambda: pt.factors.And(state=2).score([1, 1]), "binary"),
+        (lambda: pt.factors.And(on=2).score([1, 1]), "binary"),
         (lambda: pt.factors.Cardinality().score([1, 1]), "give its scores"),
         (lambda: pt.factors.Cardinality([np.nan]).score([1, 1]), "only -inf"),
         (lambda: pt.factors.AtMostOne("a", "b").score([0, 1, 1]), "must have 2 variables"),

@@ -6,7 +6,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src" / "potentia"
 ROOM = {
     "base": 0, "kernels": 1, "graph": 2, "metrics": 2, "conformal": 2, "inference": 3, "potentials": 3, "features": 3,
-    "gradients": 4, "learn": 5, "extend": 6, "models": 6, "app": 7, "__init__": 8, "testing": 9, "__main__": 9,
+    "gradients": 4, "learn": 5, "extend": 6, "models": 6, "app": 7, "compat": 7, "__init__": 8,
+    "testing": 9, "__main__": 9,
 }  # fmt: skip
 
 

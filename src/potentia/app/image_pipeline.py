@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,12 +21,13 @@ from ..features.image import image_example, log_probabilities, probability_pairs
 from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
-from ..metrics import Calibration, boundary_counts, confusion_matrix, segmentation_scores
+from ..metrics import Calibration, segmentation_scores
 from ..models.crf import CRF
 from .image_files import (
     Given,
     ImageFile,
     InputReader,
+    Mask,
     absolute,
     check_same_size,
     checked_axes,
@@ -37,15 +38,15 @@ from .image_files import (
     write_image,
     write_mask,
 )
+from .label_maps import INSTANCE_COLUMNS, compare_maps, find_instances, score_tables, worst_and_best
 from .pipeline import Pipeline, Staging
-from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, parse_void
+from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, overlaid, parse_void
 from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
+from .table_files import write_table
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
 _OVERLAP = {2: 32, 3: 8}
-#: Images that a report shows of the worst, and of the best.
-_SHOWN = 3
 #: The set of pair features of a model that is no paper's.
 BOUNDARY = "boundary"
 #: A value of masks, or a colour.
@@ -282,32 +283,59 @@ class ImagePipeline(Pipeline):
         out: Path,
         *,
         marginals: str | None = None,
+        instances: Sequence[str] | None = None,
         features: Path | None = None,
         probabilities: Path | None = None,
         progress: bool = False,
     ) -> dict[str, Any]:
-        """Label maps, overlays and, if requested, marginals ("npz" or "png") of a folder's images."""
+        """Label maps, overlays and, if requested, marginals ("npz" or "png") of a folder's images.
+
+        instances: classes whose connected regions are numbered and measured; none for all but the first.
+        """
         if marginals == "png" and self.axes == 3:
             raise PotentiaError("marginals of volumes are written as npz: give --marginals npz.")
+        chosen = self._instance_classes(instances)
         files = image_files(source, self._stacks, axes=self.file_axes or None)
         read = self._reader(files, features, probabilities)
         names = "|".join(re.escape(file.name) for file in files)
         stale = re.compile(rf"marginals/({names})(\.\d+-[^/]*)?\.(npz|png)")  # of a run with other options
         with Staging(out, stale) as staging, Bar(progress) as bar:
-            done = iterate_anywhere(partial(self._predict_file, staging, marginals, read), range(len(files)))
-            for _file in bar.over(files, "predicting"):
-                next(done)
-        written = ["labels", "overlays", *(["marginals"] if marginals else [])]
-        return {"n_images": len(files), "written": [str(out / part) for part in written]}
+            one = partial(self._predict_file, staging, marginals, chosen, read)
+            done = iterate_anywhere(one, range(len(files)))
+            regions = [next(done) for _file in bar.over(files, "predicting")]
+            staging.file("classes.csv").write_text(self.classes.palette_text(), encoding="utf-8")
+            if chosen is not None:
+                lines = [line for of_image in regions for line in of_image]
+                columns = {key: [line[key] for line in lines] for key in INSTANCE_COLUMNS}
+                write_table(staging.file("instances.csv"), columns)
+        parts = {"labels": True, "overlays": True, "marginals": marginals, "instances": chosen, "instances.csv": chosen}
+        written = [name for name, given in parts.items() if given not in (None, False)]
+        facts: dict[str, Any] = {"n_images": len(files), "written": [str(out / part) for part in written]}
+        if chosen is not None:
+            counted = [self.classes.names[k] for k in chosen]
+            facts["instances"] = {name: sum(line["class"] == name for line in lines) for name in counted}
+        return facts
 
-    def _predict_file(self, staging: Staging, marginals: str | None, read: InputReader, k: int) -> None:
-        """Predict one image and write what was found."""
+    def _instance_classes(self, names: Sequence[str] | None) -> list[int] | None:
+        """Numbers of the classes whose regions are counted: all but the first where none is named."""
+        if names is None:
+            return None
+        unknown = [name for name in names if name not in self.classes.names]
+        if unknown:
+            known = ", ".join(self.classes.names)
+            raise PotentiaError(f"--instances: there is no class {unknown[0]!r}; there are {known}.")
+        return [self.classes.names.index(name) for name in names] or list(range(1, len(self.classes)))
+
+    def _predict_file(
+        self, staging: Staging, marginals: str | None, instances: list[int] | None, read: InputReader, k: int
+    ) -> list[dict[str, Any]]:
+        """Predict one image and write what was found; a line for every instance."""
         name, (image, given) = read.files[k].name, read(k)
         labels, soft = self._labels(image, given, marginals is not None)
         suffix = "tif" if self.axes == 3 else "png"
         write_mask(staging.file("labels", f"{name}.{suffix}"), self.classes.mask(labels))
         shown = as_shown(self.intensity.apply(image, self.axes))
-        overlay = shown // 2 + self.classes.paint(labels) // 2
+        overlay = overlaid(shown, labels, self.classes.paint(labels))
         write_image(staging.file("overlays", f"{name}.{suffix}"), overlay)
         if soft is not None and marginals == "npz":
             names, codes = np.array(self.classes.names), np.array(self.classes.codes)
@@ -318,6 +346,11 @@ class ImagePipeline(Pipeline):
                 safe = re.sub(r"[^\w#-]", "_", label)
                 grey = np.round(255 * soft[..., number]).astype(np.uint8)
                 write_image(staging.file("marginals", f"{name}.{number}-{safe}.png"), grey)
+        if instances is None:
+            return []
+        numbered, lines = find_instances(labels, instances)
+        write_mask(staging.file("instances", f"{name}.{suffix}"), Mask(numbered, False, None))
+        return [{"image": name, **line, "class": self.classes.names[line["class"]]} for line in lines]
 
     def _labels(self, image: np.ndarray, given: Given, soft: bool) -> tuple[Ints, Floats | None]:
         """Class numbers, and marginals where requested or where the former come from them."""
@@ -360,8 +393,7 @@ class ImagePipeline(Pipeline):
                 boundary += borders
                 calibration.merge(measured)
                 images.append({key: image[key] for key in ("name", "error")})
-                ordered = sorted([*shown, image], key=lambda image: -image["error"])
-                shown = ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]
+                shown = worst_and_best([*shown, image])
         facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
         if self.by_marginals:
             facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
@@ -372,20 +404,15 @@ class ImagePipeline(Pipeline):
     ) -> tuple[dict[str, Any], Ints, Ints, Calibration]:
         """Predict one image and compare: what a report shows, the confusion matrix, boundary counts, calibration."""
         image, given = read(k)
-        truth, n, calibration = _read_truth(classes, masks[k], image), len(classes), Calibration()
+        truth, calibration = _read_truth(classes, masks[k], image), Calibration()
         labels, soft = self._labels(image, given, False)
         if soft is not None:
             calibration.add(truth, soft)
-        confusion = confusion_matrix(truth, labels, n)
-        shown = {
-            "name": read.files[k].name,
-            "error": 1.0 - float(np.trace(confusion)) / max(1, int(confusion.sum())),
-            "input": as_shown(self.intensity.apply(image, self.axes)),
-            "truth": truth,
-            "marginals": np.eye(n)[labels] if soft is None else soft,
-            "prediction": labels,
-        }
-        return shown, confusion, boundary_counts(truth, labels, n), calibration
+        shown, confusion, borders = compare_maps(read.files[k].name, truth, labels, classes)
+        seen = as_shown(self.intensity.apply(image, self.axes))
+        shown |= {"input": seen, "overlay": overlaid(seen, labels, self.classes.paint(labels))}
+        shown |= {} if soft is None else {"uncertainty": 1.0 - soft.max(axis=-1)}
+        return shown, confusion, borders, calibration
 
     @property
     def _stacks(self) -> str:
@@ -421,17 +448,7 @@ class ImagePipeline(Pipeline):
 
     def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Scores per class, the confusion matrix and the reliability curve."""
-        shown = {"iou": "IoU", "f1": "F1", "boundary_f1": "boundary F1"}
-        classes = [{shown.get(k, k): v for k, v in line.items()} for line in facts.pop("classes")]
-        names = [line["class"] for line in classes]
-        confusion = [
-            {"truth": name, **dict(zip(names, counts, strict=True))}
-            for name, counts in zip(names, facts.pop("confusion"), strict=True)
-        ]
-        images = sorted(facts.pop("images"), key=lambda line: -line["error"])
-        tables = {"classes": classes, "pixels by truth and prediction": confusion, "worst images": images[:5]}
-        reliability = facts.pop("reliability", None)
-        return tables | ({"calibration": reliability} if reliability else {})
+        return score_tables(facts)
 
 
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:

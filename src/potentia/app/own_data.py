@@ -13,8 +13,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import numpy as np
-
 from ..base.types import PotentiaError
 from ..features.schemes import SCHEMES
 from ..learn.checkpoint import Checkpoint
@@ -31,7 +29,7 @@ from .commands import (
     whole_number,
 )
 from .pipeline import Pipeline, check_target, file_digests, load_pipeline
-from .report.figures import pack
+from .report.figures import kept_image
 from .report.rows import append_row, read_rows, versions
 
 #: The forms of data: the option that names a source; the module that trains on it, its placeholder and its help.
@@ -60,7 +58,7 @@ _NOTES = {
     ),
     "predict": (
         "For images, --out is a folder with label maps in the masks' own values (labels/), images with "
-        "the classes' colours over them (overlays/) and, if requested, marginals/.",
+        "the classes' contours over them (overlays/), the classes (classes.csv) and, if requested, marginals/.",
         "For tables, --out is a CSV or Parquet file of the label columns.",
         "For sequences, --out has the file's columns and the predicted label.",
         _PATHS,
@@ -164,10 +162,15 @@ _OPTIONS = {
             choices=(*SCHEMES, "none")),
         _option("gazetteers", "sequences", "text files with a known phrase per line, commas between",
             type=_paths, metavar="FILES"),
+        _option("clusters", "sequences",
+            "text files of word classes, commas between: 'path word count' (Brown) or 'word class'",
+            type=_paths, metavar="FILES"),
         _ENCODING,
     ),
     "predict": (
         _option("marginals", "images", "also write marginals", choices=("npz", "png")),
+        _option("instances", "images", "number and measure connected regions of these classes (default: all but the "
+            "first), in instances/ and instances.csv", type=_split, nargs="?", const=[], metavar="CLASSES"),
         _FEATURES,
         # a folder of images and a flag of tables: the parser takes both, `_check_probabilities` what the form has
         (
@@ -201,24 +204,35 @@ def examples(command: str) -> str:
 
 
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
-    """The options of the command, and those of all forms."""
+    """The options of the command in groups: those of all forms, then of each."""
     if command != "train":
-        parser.add_argument("model", type=Path, help="a file that `potentia train` wrote")
-    source = parser.add_mutually_exclusive_group(required=True)
+        text = "a file that `potentia train` wrote"
+        if command == "evaluate":
+            text += ", or a folder of label maps, also of other tools"
+        parser.add_argument("model", type=Path, help=text)
+    data = parser.add_argument_group("data")
+    # of a folder of label maps, masks say all
+    source = data.add_mutually_exclusive_group(required=command != "evaluate")
     for form, (_, metavar, text) in _FORMS.items():
         source.add_argument(f"--{form}", type=Path, metavar=metavar, help=text)
     if command != "evaluate":
         text = "the model file to write" if command == "train" else "file or folder to write"
-        parser.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
+        data.add_argument("--out", type=Path, required=True, metavar="PATH", help=text)
     if command == "train":
         text = "share of the data to hold out and evaluate on"
-        parser.add_argument("--validation", type=float, metavar="SHARE", help=text)
+        data.add_argument("--validation", type=float, metavar="SHARE", help=text)
         parser.add_argument("--seed", type=SEED, default=0, help="seed of all random choices (default: 0)")
     add_quiet_and_threads(parser)
     text = "run on a Dask cluster, whose workers read the data: a scheduler's address (tcp://...) or 'local'"
     parser.add_argument("--cluster", metavar="WHERE", help=text)
-    for name, _, _, parsed in _OPTIONS[command]:
-        parser.add_argument(_flag(name), **parsed)
+    groups: dict[str, Any] = {}
+    for name, forms, _, parsed in _OPTIONS[command]:
+        title = f"options of --{' and --'.join(forms)}"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(
+            _flag(name), **parsed | {"help": parsed["help"].removeprefix(f"{', '.join(forms)}: ")}
+        )
 
 
 def _flag(name: str) -> str:
@@ -228,7 +242,9 @@ def _flag(name: str) -> str:
 
 def _given(arguments: argparse.Namespace, command: str) -> tuple[str, Path, dict[str, Any]]:
     """The form of data, where it is, and the form's options that were given; refuses those of other forms."""
-    form = next(form for form in _FORMS if getattr(arguments, form) is not None)
+    form = next((form for form in _FORMS if getattr(arguments, form) is not None), "")
+    if not form:
+        raise PotentiaError(f"{arguments.model} is a model: give --images, --table or --sequences to evaluate it on.")
     options = {}
     for name, forms, required, _ in _OPTIONS[command]:
         value = getattr(arguments, name)
@@ -272,9 +288,13 @@ def train(arguments: argparse.Namespace) -> None:
     form, source, options = _given(arguments, "train")
     check_target(arguments.out, source)
     checkpoint = arguments.out.with_name(arguments.out.name + ".checkpoint")
-    run = Run(
-        checkpoint, arguments.validation, arguments.seed, bar_shown(arguments), lambda text: note(arguments, text)
-    )  # fmt: skip
+    decisions: list[str] = []
+
+    def say(text: str) -> None:
+        decisions.append(text)
+        note(arguments, text)
+
+    run = Run(checkpoint, arguments.validation, arguments.seed, bar_shown(arguments), say)
     begun = time.perf_counter()
     with command_context(arguments):
         # imported here, because each form brings large libraries along
@@ -287,7 +307,9 @@ def train(arguments: argparse.Namespace) -> None:
         done.remove()
     seconds = time.perf_counter() - begun
     history = getattr(pipeline.model, "history_", ())
-    _keep(arguments, arguments.out, "train", source, facts, seconds, history)
+    given = {_flag(name): str(value) for name, value in options.items()}
+    card = {"facts": pipeline.facts(), "options": given, "decisions": decisions}
+    _keep(arguments, arguments.out, "train", source, facts | {"card": card}, seconds, history)
     facts |= {"seconds": seconds, "model": str(arguments.out)}
     show_facts(arguments, f"trained on {source}", facts)
 
@@ -305,14 +327,19 @@ def predict(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Predict and compare."""
-    form, source, options = _given(arguments, "evaluate")
     begun = time.perf_counter()
+    if arguments.model.is_dir():
+        _evaluate_folder(arguments, begun)
+        return
+    form, source, options = _given(arguments, "evaluate")
     with command_context(arguments):
         pipeline = _load(arguments.model, form)
         facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
-        seen = sum(digest in pipeline.trained_on for digest in file_digests(source))
+        digests = file_digests(source)
+        seen = sum(digest in pipeline.trained_on for digest in digests)
     shown = facts.pop("shown", ())
-    _keep(arguments, arguments.model, "evaluate", source, facts, time.perf_counter() - begun, (), shown)
+    known = {"training_share": seen / len(digests)}
+    _keep(arguments, arguments.model, "evaluate", source, facts | known, time.perf_counter() - begun, (), shown)
     if arguments.json:
         print(json_text(facts | ({"training_files": seen} if seen else {})))
         return
@@ -321,6 +348,27 @@ def evaluate(arguments: argparse.Namespace) -> None:
         note(arguments, f"{files}, so the scores are better than on new data.")
     tables = pipeline.detail_tables(facts)
     show_facts(arguments, f"{arguments.model} on {source}", facts)
+    for title, lines in tables.items():
+        show_lines(arguments, title, lines)
+
+
+def _evaluate_folder(arguments: argparse.Namespace, begun: float) -> None:
+    """Compare a folder of label maps with masks."""
+    from .label_maps import evaluate_maps, score_tables
+
+    folder, masks = arguments.model, arguments.masks
+    others = [f"--{name}" for name in (*_FORMS, "features", "probabilities") if getattr(arguments, name) is not None]
+    if masks is None or others:
+        wrong = f"leave out {others[0]}" if others else "give --masks"
+        raise PotentiaError(f"{folder} is a folder of label maps, which are compared with masks: {wrong}.")
+    with command_context(arguments):
+        facts = evaluate_maps(folder, masks, arguments.void)
+    _keep(arguments, folder, "evaluate", masks, facts, time.perf_counter() - begun, (), facts.pop("shown"))
+    if arguments.json:
+        print(json_text(facts))
+        return
+    tables = score_tables(facts)
+    show_facts(arguments, f"{folder} against {masks}", facts)
     for title, lines in tables.items():
         show_lines(arguments, title, lines)
 
@@ -349,9 +397,6 @@ COMMANDS = {
     "evaluate": (evaluate, "Compare a saved model's predictions with the truth."),
 }
 
-#: What is shown of a label map: longer sides are reduced.
-_LONGEST = 128
-
 
 def runs_folder(model: Path) -> Path:
     """Where the rows of a model's runs are."""
@@ -369,7 +414,7 @@ def keep_run(
 ) -> None:
     """Add a row about a run of train or evaluate; training begins a new file.
 
-    facts: what the command prints. shown: images with their truth, marginals and prediction as arrays.
+    facts: what the command prints. shown: images, see `kept_image`.
     """
     path = runs_folder(model) / "rows.jsonl"
     path.parent.mkdir(exist_ok=True)
@@ -384,26 +429,15 @@ def keep_run(
     if history:
         row["history"] = list(history)
     if shown:
-        row["pictures"] = [_packed(image) for image in shown]
+        row["pictures"] = [kept_image(image) for image in shown]
     append_row(path, plain(row))
 
 
 def report_source(folder: Path) -> Path:
-    """The folder that a report is about: of a model, that of its runs."""
-    return runs_folder(folder) if folder.is_file() and os.path.isdir(runs_folder(folder)) else folder
-
-
-def _packed(image: Mapping[str, Any]) -> dict[str, Any]:
-    """An image as rows keep it; of a volume its middle plane."""
-    arrays = {key: np.asarray(image[key]) for key in ("input", "truth", "marginals", "prediction")}
-    if arrays["truth"].ndim == 3:
-        arrays = {key: value[len(value) // 2] for key, value in arrays.items()}
-    step = -(-max(arrays["truth"].shape) // _LONGEST)
-    small = {key: value[::step, ::step] for key, value in arrays.items()}
-    states = {key: "".join(chr(48 + int(k)) for k in small[key].ravel()) for key in ("truth", "prediction")}
-    return {
-        "name": f"{image['name']}: error {image['error']:.4f}",
-        "input": pack(small["input"] / 255.0),
-        "marginals": pack(small["marginals"]),
-        **states,
-    }
+    """The folder that a report is about: of a model, or of predictions, that of its runs."""
+    if os.path.isdir(runs_folder(folder)):
+        return runs_folder(folder)
+    if os.path.isdir(folder / "labels"):
+        wanted = f"run `potentia evaluate {folder} --masks MASKS` first"
+        raise PotentiaError(f"{folder} is a folder of predictions, which have no results yet: {wanted}.")
+    return folder

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..models.crf import CRF
     from ..models.labelled import LabelEstimator
     from ..models.multilabel.base import MultiLabelClassifier
+    from ..models.segment_crf import SegmentCRF
 
 #: The class of pipelines of each form of data, and its module.
 _PIPELINES = {
@@ -112,8 +113,10 @@ class Pipeline(ABC):
         write_file(path, "pipeline", whole | {"trained_on": list(self.trained_on)}, arrays)
 
 
-def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
-    """A model written by its `save`: a `CRF`, `ChainCRF` or multi-label estimator, or a pipeline of `potentia train`.
+def load(
+    path: str | os.PathLike[str],
+) -> CRF | ChainCRF | SegmentCRF | LabelEstimator | MultiLabelClassifier | Pipeline:
+    """A model written by its `save`: a `CRF`, a chain, a multi-label estimator, or a pipeline of `potentia train`.
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
@@ -122,7 +125,8 @@ def load(path: str | os.PathLike[str]) -> CRF | ChainCRF | LabelEstimator | Mult
         kind, content, arrays = read_any(path)
         if kind == "pipeline":
             return _restored(content, arrays)
-        model: CRF | ChainCRF | LabelEstimator | MultiLabelClassifier = _model_class(kind).from_state(content, arrays)
+        model: CRF | ChainCRF | SegmentCRF | LabelEstimator | MultiLabelClassifier
+        model = _model_class(kind).from_state(content, arrays)
         return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import csv
+import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -160,6 +161,29 @@ def as_shown(values: np.ndarray) -> np.ndarray:
     return np.repeat(grey, 3, axis=-1) if grey.shape[-1] == 1 else grey
 
 
+def contours(labels: np.ndarray) -> np.ndarray:
+    """Which pixels (..., h, w) have a neighbour of another class, without those of the most frequent class."""
+    edge = labels != np.bincount(labels.ravel()).argmax()
+    differs = np.zeros(labels.shape, dtype=bool)
+    for axis in (-2, -1):
+        first, second = (np.swapaxes(values, axis, -1) for values in (labels, differs))
+        unlike = first[..., 1:] != first[..., :-1]
+        second[..., 1:] |= unlike
+        second[..., :-1] |= unlike
+    contour: np.ndarray = differs & edge
+    return contour
+
+
+def overlaid(shown: np.ndarray, labels: np.ndarray, colours: np.ndarray) -> np.ndarray:
+    """An image (..., h, w, 3) with the classes' contours and a tint inside; the most frequent class stays clear."""
+    tinted = labels != np.bincount(labels.ravel()).argmax()
+    painted: np.ndarray = shown.copy()
+    painted[tinted] = (0.75 * shown[tinted] + 0.25 * colours[tinted]).astype(shown.dtype)
+    outline = contours(labels)
+    painted[outline] = colours[outline]
+    return painted
+
+
 #: More values than this in the masks are no classes, but a sign of smoothed or compressed masks.
 _MOST = 256
 #: Values in fewer pixels than this in all, or in less than this share of them and nowhere two by two, are questioned.
@@ -246,6 +270,17 @@ class Classes:
     def mask(self, labels: Ints) -> Mask:
         """Class numbers (h, w) as the masks would have them."""
         return Mask(np.array(self.codes)[labels], self.coloured, self.palette)
+
+    def palette_text(self) -> str:
+        """The classes as the lines of a palette file, which `find_classes` reads."""
+        text = io.StringIO()
+        rows = [
+            *((show_code(code, self.coloured), name, f"#{colour:06x}")
+              for code, name, colour in zip(self.codes, self.names, self.colours, strict=True)),
+            *((show_code(code, self.coloured), "void") for code in self.void),
+        ]  # fmt: skip
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        return text.getvalue()
 
     def paint(self, labels: Ints) -> np.ndarray:
         """Class numbers (h, w) as colours (h, w, 3)."""

@@ -19,7 +19,16 @@ from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
 from ..base.types import Ints, PotentiaError, warn_caller
 from ..features.parts import Loaded, Parts
 from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
-from ..features.tokens import DOCUMENT_START, Gazetteer, Sentence, TokenFeatures, TokenSpan, no_tokens, token_spans
+from ..features.tokens import (
+    DOCUMENT_START,
+    Clusters,
+    Gazetteer,
+    Sentence,
+    TokenFeatures,
+    TokenSpan,
+    no_tokens,
+    token_spans,
+)
 from ..learn.backends.connection import iterate_anywhere, map_anywhere
 from ..models.chain_crf import ChainCRF
 from .pipeline import Pipeline, Staging, check_target, seen_by_workers, write_stream
@@ -74,19 +83,23 @@ class SequencePipeline(Pipeline):
         "spelling": FLAG,
         "columns": Count(least=2),
         "gazetteers": Named(Items(TEXT)),
+        "clusters": Named(Named(TEXT)),
     }
 
     def settings(self) -> dict[str, Any]:
         """How indicators are made, and the number of columns."""
         f = self.features
         phrases = {name: gazetteer.phrases for name, gazetteer in f.gazetteers.items()}
-        return {"window": f.window, "spelling": f.spelling, "columns": self.n_columns, "gazetteers": phrases}
+        codes = {name: clusters.codes for name, clusters in f.clusters.items()}
+        own = {"window": f.window, "spelling": f.spelling, "columns": self.n_columns}
+        return own | {"gazetteers": phrases, "clusters": codes}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], content: Any, arrays: Any) -> SequencePipeline:
         """The pipeline that `settings` and the model's state describe."""
         gazetteers = {name: Gazetteer(phrases) for name, phrases in settings["gazetteers"].items()}
-        features = TokenFeatures(settings["window"], 1, settings["spelling"], gazetteers)
+        clusters = {name: Clusters(codes) for name, codes in settings["clusters"].items()}
+        features = TokenFeatures(settings["window"], 1, settings["spelling"], gazetteers, clusters)
         return cls(ChainCRF.from_state(content, arrays), features, settings["columns"])
 
     def facts(self) -> dict[str, Any]:
@@ -242,6 +255,7 @@ def train(
     c2: float = 0.1,
     scheme: str | None = None,
     gazetteers: Sequence[Path] = (),
+    clusters: Sequence[Path] = (),
     encoding: str | None = None,
     run: Run | None = None,
 ) -> tuple[SequencePipeline, dict[str, Any]]:
@@ -253,7 +267,11 @@ def train(
     from .training import Run, cluster_facts
 
     run = run or Run()
-    features = TokenFeatures(spelling=True, gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers})
+    features = TokenFeatures(
+        spelling=True,
+        gazetteers={path.stem: Gazetteer.read(path) for path in gazetteers},
+        clusters={path.stem: Clusters.read(path) for path in clusters},
+    )
     spans = list(chain(*spans_by_file(source, encoding).values()))
     span_facts = map_anywhere(look, [(span, None) for span in spans])
     n_columns = check_columns(source, spans, span_facts)
@@ -267,8 +285,9 @@ def train(
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
     pipeline = SequencePipeline(model, features, n_columns)
     options = {k: v for k, v in model.get_params().items() if k != "max_iterations"}
-    gazetteers_used = sorted(pipeline.settings()["gazetteers"].items())
-    marks = [*(facts.digest for facts in span_facts), repr(options), repr(gazetteers_used)]
+    lists_used = sorted(pipeline.settings()["gazetteers"].items())
+    lists_used += [(name, sorted(own.codes.items())) for name, own in sorted(features.clusters.items())]
+    marks = [*(facts.digest for facts in span_facts), repr(options), repr(lists_used)]
     with run.resumable(marks) as checkpoint, naming(source):
         sources = [_source(pipeline, item) for item in own]
         model.fit(Parts(sources, len(sources)), progress=run.progress, checkpoint=checkpoint)

@@ -71,13 +71,19 @@ _PREDICTS = {
 }
 
 
-def chosen(model: Any) -> dict[str, Any]:
-    """What cross-validation has chosen, to be shown."""
+def chosen(model: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """What cross-validation has chosen and measured, to be shown; labels: their names in the table."""
     if isinstance(model, LabelNetwork):
+        named = dict(zip(model.label_names_, labels, strict=True))
         return {
             "classifiers": [*model.units_, *(["forest"] if model.n_trees else [])],
             "weight_of_similar_rows": model.power_,
             "predicts": _PREDICTS[model.target, model.target != "exact" or model.whole_],
+            **_held_out(model),
+            "strongest_dependences": [
+                f"{named[label]} is {'more' if change > 0 else 'less'} likely with {named[other]}"
+                for label, other, change in model.dependences()[:_SHOWN]
+            ],
         }
     results = getattr(model, "cv_results_", [])
     searched = ("alpha", "gamma", "order", "label_scale")
@@ -88,8 +94,43 @@ def chosen(model: Any) -> dict[str, Any]:
     return {**{f"chosen_{name}": best[name] for name in names}, "cross_validated_exact_match": best["exact_match"]}
 
 
+def _held_out(model: LabelNetwork) -> dict[str, Any]:
+    """Measures on rows that were held out in training, beside those of each label predicted on its own."""
+    facts = {}
+    for name in ("exact_match", "hamming_loss", "f_macro") if model.held_out_ else ():
+        for who, suffix in {"joint": "", "alone": "_of_labels_alone"}.items():
+            value, low, high = model.held_out_[who][name]
+            facts[f"held_out_{name}{suffix}"] = f"{value:.3f} ({low:.3f} to {high:.3f})"
+    return facts
+
+
+def useful_columns(model: Any, X: Floats, y: Ints, features: Sequence[Feature], seed: int) -> dict[str, list[str]]:
+    """The columns whose permutation raises each label's log-loss most, by label; of the first `_RANKED` rows."""
+    some = np.random.default_rng(seed).permutation(len(X))[:_RANKED]
+    X, y = X[some], y[some]
+    order = np.random.default_rng(seed).permutation(len(X))
+
+    def losses(rows: Floats) -> Floats:
+        p = np.clip(model.predict_proba(rows).reshape(len(rows), -1)[:, -y.shape[1] :], 1e-3, 1.0 - 1e-3)
+        return -np.log(np.where(y > 0, p, 1.0 - p)).mean(axis=0)
+
+    first, start, rises = losses(X), 0, []
+    for feature in features:
+        own, start = slice(start, start + feature.width), start + feature.width
+        turned = X.copy()
+        turned[:, own] = X[order, own]
+        rises.append(losses(turned) - first)
+    ranked = np.argsort(-np.array(rises), axis=0)[:3]
+    return {
+        name: [features[j].name for j in ranked[:, k] if rises[j][k] > _RISE]
+        for k, name in enumerate(model.label_names_)
+    }
+
+
 T = TypeVar("T")
 
+#: Dependences that are shown, rows that columns are ranked on, columns at most, and a rise of log-loss that counts.
+_SHOWN, _RANKED, _MOST_COLUMNS, _RISE = 8, 200, 40, 1e-3
 #: Rows that are predicted at once. Cuts never depend on the number of workers.
 PIECE_ROWS = 1 << 16
 #: Texts in a column that go without a word.
@@ -306,8 +347,13 @@ def train(
                 estimator.fit(X[own], table.y[own], progress=run.progress, checkpoint=checkpoint)
         facts = {
             "rows": len(table.y), "features": X.shape[1], "labels": [label.name for label in table.labels],
-            **chosen(estimator),
+            **chosen(estimator, labels),
         }  # fmt: skip
+        if isinstance(estimator, LabelNetwork) and isinstance(X, np.ndarray) and len(table.features) <= _MOST_COLUMNS:
+            part = held if len(held) else own
+            columns = useful_columns(estimator, X[part], table.y[part], table.features, run.seed)
+            named = zip(labels, columns.values(), strict=True)
+            facts["most_useful_columns"] = [f"{label}: {', '.join(best)}" for label, best in named if best]
         for name, part in {"training": own, "validation": held}.items():
             if len(part):
                 rows = X[part]

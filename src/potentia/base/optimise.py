@@ -101,24 +101,27 @@ def begin(search: Search, objective: Objective) -> Search:
     return search._replace(value=value, gradient=gradient, aux=aux)
 
 
-def lbfgs(search: Search, objective: Objective, memory: int | None = None) -> Search:
+def lbfgs(search: Search, objective: Objective, memory: int | None = None, trials: int = _EVALUATIONS) -> Search:
     """A step of limited-memory BFGS [Nocedal and Wright 2006, Alg. 7.5] to a lower value, if there is one.
 
     The line search meets the strong Wolfe conditions; a value that is not finite counts as a step that went too far.
     `memory`: pairs to remember, of two vectors each; None is 20, or 6 where the pairs of many parameters
-    are most of the memory. A step costs about one evaluation and 4 `memory` products.
+    are most of the memory. `trials`: evaluations that a line search may take. A step costs about one evaluation and
+    4 `memory` products.
     """
     if memory is None:
         memory = 20 if search.point.size < _MANY_PARAMETERS else 6
     search = begin(search, objective)._replace(missed=0.0, stopped=False)
-    search = _line_search(search, _direction(search, search.gradient), objective, memory)
+    search = _line_search(search, _direction(search, search.gradient), objective, memory, trials)
     if search.stopped and search.pairs and not search.diverged:
         # pairs may mislead where curvature changes: try the gradient itself before giving up
-        search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory)
+        search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory, trials)
     return search
 
 
-def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int = 20) -> Search:
+def owlqn(
+    search: Search, objective: Objective, l1: float | Floats, memory: int = 20, trials: int = _EVALUATIONS
+) -> Search:
     """A step of orthant-wise L-BFGS [Andrew and Gao 2007] on a smooth objective plus the sum of l1 |point|.
 
     Steps stay in one orthant, so that entries become exactly zero.
@@ -130,12 +133,12 @@ def owlqn(search: Search, objective: Objective, l1: float | Floats, memory: int 
         return value + float(np.sum(l1 * np.abs(point))), *others
 
     search = begin(search, penalised)._replace(missed=0.0, stopped=False)
-    slope = _least_subgradient(search, l1)
+    slope = least_subgradient(search.point, search.gradient, l1)
     if not slope.any():
         return search._replace(stopped=True)
-    search = _orthant_search(search, _direction(search, slope), slope, penalised, memory)
+    search = _orthant_search(search, _direction(search, slope), slope, penalised, memory, trials)
     if search.stopped and search.pairs:
-        search = _orthant_search(search._replace(pairs=(), stopped=False), -slope, slope, penalised, memory)
+        search = _orthant_search(search._replace(pairs=(), stopped=False), -slope, slope, penalised, memory, trials)
     return search
 
 
@@ -163,7 +166,7 @@ def _direction(search: Search, gradient: Floats) -> Floats:
     return d
 
 
-def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -> Search:
+def _line_search(search: Search, d: Floats, objective: Objective, memory: int, trials: int) -> Search:
     """Find a length along d, and take the step."""
     slope = float(search.gradient @ d)
     size = float(np.sqrt(d @ d))
@@ -171,7 +174,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int) -
         return search._replace(stopped=True)
     length = 1.0 if search.pairs else search.reach / size
     low, high = _Trial(0.0, search.value, slope), None
-    for _ in range(_EVALUATIONS):
+    for _ in range(trials):
         point = search.point + length * d
         if not np.abs(point).max(initial=0.0) <= DIVERGED:
             return search._replace(stopped=True, diverged=True)
@@ -210,14 +213,14 @@ def _accept(search: Search, point: Floats, value: float, gradient: Floats, aux: 
     return Search(point, value, gradient, aux, pairs, float(np.sqrt(s @ s)))
 
 
-def _least_subgradient(search: Search, l1: float | Floats) -> Floats:
-    """The subgradient of least size."""
-    up, down = search.gradient + l1, search.gradient - l1
+def least_subgradient(point: Floats, gradient: Floats, l1: float | Floats) -> Floats:
+    """The subgradient of least size of a function with this gradient plus the sum of l1 |point|."""
+    up, down = gradient + l1, gradient - l1
     at_zero = np.where(up < 0.0, up, np.where(down > 0.0, down, 0.0))
-    return np.where(search.point > 0.0, up, np.where(search.point < 0.0, down, at_zero))
+    return np.where(point > 0.0, up, np.where(point < 0.0, down, at_zero))
 
 
-def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objective, memory: int) -> Search:
+def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objective, memory: int, trials: int) -> Search:
     """Shorten a step along d, within the orthant that the point and the slope point to, until the value falls."""
     d = np.where(d * slope < 0.0, d, 0.0)
     size = float(np.sqrt(d @ d))
@@ -225,7 +228,7 @@ def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objecti
         return search._replace(stopped=True)
     orthant = np.where(search.point != 0.0, np.sign(search.point), -np.sign(slope))
     length = 1.0 if search.pairs else search.reach / size
-    for _ in range(_EVALUATIONS):
+    for _ in range(trials):
         point = search.point + length * d
         point[point * orthant <= 0.0] = 0.0
         value, gradient, aux = _finite(objective(point))

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .pixels import EDGE_SETS, NODE_SETS, edge_features, filter_bank, fourier, hog, pixel_features, typical_contrast
     from .schemes import span_scores, span_table
     from .template import Template
-    from .tokens import Gazetteer, TokenFeatures
+    from .tokens import Clusters, Gazetteer, TokenFeatures
 
 __all__ = [
-    "EDGE_SETS", "NODE_SETS", "Gazetteer", "Template", "TokenFeatures", "bilateral", "edge_features", "filter_bank",
-    "fourier", "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize", "span_scores",
-    "span_table", "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels", "superpixels",
-    "typical_contrast", "upsample_marginals",
+    "EDGE_SETS", "NODE_SETS", "Clusters", "Gazetteer", "Template", "TokenFeatures", "bilateral", "edge_features",
+    "filter_bank", "fourier", "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize",
+    "span_scores", "span_table", "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels",
+    "superpixels", "typical_contrast", "upsample_marginals",
 ]  # fmt: skip
 
 #: Names by module, which is imported at first use, because some bring parts of SciPy along.
@@ -41,7 +41,7 @@ _MODULES = {
     ),
     "schemes": ("span_scores", "span_table"),
     "template": ("Template",),
-    "tokens": ("Gazetteer", "TokenFeatures"),
+    "tokens": ("Clusters", "Gazetteer", "TokenFeatures"),
 }  # fmt: skip
 
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these

@@ -5,15 +5,15 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, count, pairwise, repeat
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.types import Floats, Ints, PotentiaError, real_numbers, shown
+from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers, shown
 from ..kernels.attributes import TokenAttributes
 from .offsets import Offsets
 from .template import Template
@@ -225,6 +225,10 @@ class _Encoder:
         check_sequences(X)
         self.first = first
         for row, given in enumerate(X, first):
+            if isinstance(given, np.ndarray) and given.ndim == 2 and given.dtype.kind in "biuf":
+                self._rows(row, given)
+                self.sequence_ptr.append(self.sequence_ptr[-1] + len(given))
+                continue
             tokens = given if type(given) is list else _listed(row, given)
             kinds = set(map(type, tokens))
             if kinds == {list}:
@@ -241,6 +245,13 @@ class _Encoder:
         """What messages call a token."""
         row = bisect_right(self.sequence_ptr, token) - 1
         return f"X[{self.first + row}][{token - self.sequence_ptr[row]}]"
+
+    def _rows(self, row: int, given: Any) -> None:
+        """A sequence that is an array: a row of numbers for each token, all of them the feature "x"."""
+        self._flush()
+        first, _ = self._block(row, 0, "x", given[0] if len(given) else np.zeros(given.shape[1]))
+        self.item_ptr.extend([self.n_items] * len(given))
+        self._dense_rows(len(given), [(slice(None), first, given)])
 
     def _lists(self, tokens: list[list[Any]]) -> None:
         """A sequence of lists of names, which is the fastest."""
@@ -279,7 +290,7 @@ class _Encoder:
             if isinstance(token, dict):
                 self._features(row, place, [token], blocks)
                 continue
-            if isinstance(token, list | tuple | set):
+            if isinstance(token, list | tuple | set | KeysView):
                 try:
                     self.items += [k for k in map(self.number, token) if k is not None]
                 except TypeError:
@@ -353,12 +364,12 @@ class _Encoder:
             )
         return first, value
 
-    def _dense_rows(self, n: int, blocks: list[tuple[int, int, Any]]) -> None:
+    def _dense_rows(self, n: int, blocks: list[tuple[Any, int, Any]]) -> None:
         """Add the dense features of a sequence's n tokens from (token, first column, values)."""
         width = n_columns(self.columns)
         rows = np.zeros((n, width))
         for place, first, values in blocks:
-            rows[place, first : first + len(values)] = values
+            rows[place, first : first + np.shape(values)[-1]] = values
         large = max(rows.max(initial=0.0), -rows.min(initial=0.0)) > _MAX_SINGLE
         self.dense.append((len(self.sequence_ptr) - 1, rows if large else rows.astype(np.float32)))
 
@@ -442,6 +453,8 @@ def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
     """Names and values of the attributes of a feature."""
     if not isinstance(key, str):
         raise PotentiaError(f"{where} has a feature named {_shown(key)}; names must be texts.")
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
     if isinstance(value, str):
         yield f"{key}:{value}", 1.0
     elif isinstance(value, Real | np.bool_):
@@ -461,6 +474,18 @@ def _flattened(where: str, key: Any, value: Any) -> Iterator[tuple[str, float]]:
         )
 
 
+def flat_features(token: Any) -> dict[str, float]:
+    """The attributes of a token, a dictionary or a list of names, as numbers by name; those of one name are added."""
+    if isinstance(token, str) or not isinstance(token, Mapping | Iterable):
+        raise PotentiaError(f"an item is {_shown(token)}: give a dictionary of features or a list of names.")
+    features = token.items() if isinstance(token, Mapping) else ((name, 1.0) for name in token)
+    found: dict[str, float] = {}
+    for key, value in features:
+        for name, number in _flattened("an item", key.decode() if isinstance(key, bytes) else key, value):
+            found[name] = found.get(name, 0.0) + number
+    return found
+
+
 def _shown(given: Any) -> str:
     """A wrong value and its type in a few characters."""
     return f"the text {given!r:.40}" if isinstance(given, str) else f"{shown(given):.40} of type {type(given).__name__}"
@@ -469,6 +494,8 @@ def _shown(given: Any) -> str:
 # -- labels --------------------------------------------------------------------------------------------------
 
 Label = str | int
+#: What may say that a token has one of several labels.
+_CHOICES = (set, frozenset, tuple, list)
 #: Labels are numbered by 16 bits.
 MAX_LABELS = 2**16 - 1
 
@@ -482,9 +509,15 @@ def label_values(y: Any, first: int = 0) -> set[Any]:
         if isinstance(row, str) or not isinstance(row, Sequence | np.ndarray):
             raise PotentiaError(f"y[{number}] must be a list of labels, not {row!r:.40}.")
         try:
-            found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+            try:
+                found.update(row.tolist() if isinstance(row, np.ndarray) else row)
+            except TypeError:  # a set or list of labels
+                found.update(chain.from_iterable(v if isinstance(v, _CHOICES) else (v,) for v in row))
         except TypeError:
             raise PotentiaError(f"y[{number}] must hold texts or whole numbers, not {shown(row)}.") from None
+    for choice in [v for v in found if isinstance(v, _CHOICES)]:
+        found.discard(choice)
+        found.update(choice)
     found.discard(None)
     # NumPy's texts and numbers as Python's, so that digests and files do not depend on which were given
     found = {label.item() if isinstance(label, np.integer | np.str_) else label for label in found}
@@ -530,6 +563,40 @@ def encode_labels(y: Any, classes: Sequence[Label]) -> Any:
     """Numbers of all labels, -1 where not known."""
     place: dict[Any, int] = dict(zip(classes, range(len(classes)), strict=True)) | {None: -1}
     return np.fromiter(map(place.__getitem__, chain.from_iterable(y)), dtype=np.int32)
+
+
+class Choices(NamedTuple):
+    """Tokens of which only some labels are allowed.
+
+    Attributes:
+        token: numbers of the tokens, ascending.
+        allowed: labels of each, (tokens, L).
+    """
+
+    token: Ints
+    allowed: Bools
+
+
+def encode_choices(y: Any, classes: Sequence[Label], first: int = 0, name: str = "y") -> tuple[Any, Choices | None]:
+    """Numbers of all labels, -1 where not known or where a set or list says which labels are possible; and these."""
+    if not any(isinstance(label, _CHOICES) for row in y for label in row):
+        return encode_labels(y, classes), None
+    place = {label: k for k, label in enumerate(classes)}
+    rows, token, allowed, begin = [], [], [], 0
+    for number, row in enumerate(y, first):
+        single: list[Any] = []
+        for k, label in enumerate(row):
+            if isinstance(label, _CHOICES):
+                chosen = [place[v] for v in label if v in place]
+                if not chosen:
+                    raise PotentiaError(f"{name}[{number}][{k}] allows no label that the model has.")
+                token.append(begin + k)
+                allowed.append(np.isin(np.arange(len(place)), chosen))
+                label = None
+            single.append(label)
+        rows.append(single)
+        begin += len(single)
+    return encode_labels(rows, classes), Choices(np.array(token), np.array(allowed))
 
 
 def sequence_weights(given: Any, n: int) -> Floats:

@@ -72,16 +72,21 @@ def forbidden_labels(sequence_ptr: Ints, labels: Any, allowed: Allowed) -> Bools
 
 
 def check_allowed(
-    sequence_ptr: Ints, labels: Any, classes: Sequence[Any], allowed: Allowed, scheme: str, first: int = 0
+    sequence_ptr: Ints, labels: Any, classes: Sequence[Any], allowed: Allowed, scheme: str | None, first: int = 0
 ) -> None:
-    """Refuse labels that the scheme does not allow; messages number the sequences from `first` on."""
+    """Refuse labels that the scheme, or constraints if it is None, does not allow.
+
+    Messages number the sequences from `first` on.
+    """
     bad = forbidden_labels(sequence_ptr, labels, allowed)
     if bad.any():
+        rules = "the constraints" if scheme is None else f"the scheme {scheme}"
         token = int(np.argmax(bad))
         number = int(np.searchsorted(sequence_ptr, token, side="right")) - 1
         raise PotentiaError(
             f"the label {classes[labels[token]]!r} of token {token - int(sequence_ptr[number])} in y[{first + number}] "
-            f"is not allowed there in the scheme {scheme}; correct it, or leave the scheme out."
+            f"is not allowed there in {rules}; correct it, or "
+            "leave these out."
         )
 
 
@@ -220,6 +225,20 @@ def spans(labels: Sequence[str], scheme: str | None = None) -> Iterator[Span]:
         if not inside and begins(last, tag):
             start = t
         last = tag
+
+
+def span_rules(labels: Sequence[str], scheme: str | None) -> tuple[Bools, Bools, Bools, Bools, list[str]]:
+    """What `spans` reads of neighbouring labels that the scheme allows.
+
+    Which label begins a span after which (L, L), which continues the span of which (L, L), which begins one at the
+    start of a sequence (L,), with which a span may end (L,), and the types of labels.
+    """
+    begins, closes = _SPAN_RULES[scheme]
+    tags = [_split_tag(label) for label in labels]
+    inside = np.array([[b[0] in "IE" and b[1] == a[1] and a[0] in "BI" for b in tags] for a in tags], dtype=bool)
+    starts = np.array([[begins(a, b) for b in tags] for a in tags], dtype=bool) & ~inside
+    first = np.array([begins(_EDGE, tag) for tag in tags], dtype=bool)
+    return starts, inside, first, np.array([closes(tag[0]) for tag in tags]), [kind for _, kind in tags]
 
 
 def _split_tag(label: str) -> _Tag:

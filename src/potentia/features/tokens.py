@@ -236,13 +236,49 @@ class Gazetteer:
         return marks
 
 
+class Clusters:
+    """Classes of words, such as Brown clusters; a word that is not there is looked up in lower case.
+
+    Attributes:
+        codes: the class of each word; a Brown cluster's is its path, of which prefixes are features, too.
+    """
+
+    #: Letters of a path that are features.
+    PREFIXES = (4, 6, 10, 20)
+
+    def __init__(self, codes: Mapping[str, str]) -> None:
+        self.codes = {str(word): str(code) for word, code in codes.items()}
+        self._paths = all(set(code) <= {"0", "1"} for code in self.codes.values())
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], encoding: str = "utf-8-sig") -> Clusters:
+        """Lines "path word count" as Brown's program writes them, or "word class"; plain or compressed."""
+        rows = [line.split() for line in read_text(Path(path), encoding).splitlines() if line.strip()]
+        odd = next((k for k, row in enumerate(rows, 1) if len(row) not in (2, 3)), None)
+        if odd is not None or not rows:
+            where = (
+                "the file has no words" if odd is None else f"line {odd} is neither 'path word count' nor 'word class'"
+            )
+            raise PotentiaError(f"{path}: {where}.")
+        brown = all(set(row[0]) <= {"0", "1"} for row in rows)
+        return cls({row[1]: row[0] for row in rows} if brown else {row[0]: row[1] for row in rows})
+
+    def mark(self, words: Sequence[str]) -> list[list[str]]:
+        """The classes of every word, none of unknown ones."""
+        found = [self.codes.get(word) or self.codes.get(word.lower()) for word in words]
+        if not self._paths:
+            return [[] if code is None else [code] for code in found]
+        return [[] if code is None else list(dict.fromkeys(code[:k] for k in self.PREFIXES)) for code in found]
+
+
 class TokenFeatures:
     """Indicators of what stands around a token, as chunkers use them, and of its spelling.
 
     For every column: its values at distances -window..window and the joint values of neighbours at distance at most
     one (for all but the first column also of three in a row within the window). With `spelling` also prefixes and
-    suffixes of up to three letters and the shape of the word, and for every gazetteer, by name, whether the token
-    begins or continues one of its phrases. What occurs fewer than `min_count` times in `fit` is left out.
+    suffixes of up to four letters and the shape of the word, for every gazetteer, by name, whether the token begins or
+    continues one of its phrases, and for all `clusters`, by name, the classes of the word and of its neighbours. What
+    occurs fewer than `min_count` times in `fit` is left out.
 
     After `fit`: `classes_` (labels in order), `index_` (name of each indicator to its column).
     """
@@ -253,6 +289,7 @@ class TokenFeatures:
         min_count: int = 1,
         spelling: bool = False,
         gazetteers: Mapping[str, Gazetteer] | None = None,
+        clusters: Mapping[str, Clusters] | None = None,
     ) -> None:
         check_count("window", window)
         check_count("min_count", min_count, 1)
@@ -262,6 +299,10 @@ class TokenFeatures:
         self.gazetteers = dict(gazetteers or {})
         for name, gazetteer in self.gazetteers.items():
             check_type(f"gazetteers[{name!r}]", gazetteer, Gazetteer)
+        check_type("clusters", clusters, Mapping, optional=True)
+        self.clusters = dict(clusters or {})
+        for name, classes in self.clusters.items():
+            check_type(f"clusters[{name!r}]", classes, Clusters)
 
     def fit(self, sentences: Sequence[Sentence]) -> TokenFeatures:
         """Learn the labels and the indicators that occur in these sentences."""
@@ -313,6 +354,7 @@ class TokenFeatures:
         """The indicators of every token of a sentence without labels, by name."""
         w = self.window
         marks = {name: gazetteer.mark(inputs[0]) for name, gazetteer in self.gazetteers.items()}
+        classes = {name: [[], *own.mark(inputs[0]), []] for name, own in self.clusters.items()}
         padded = [[*[_EDGE] * w, *column, *[_EDGE] * w] for column in inputs]
         for t in range(w, w + len(inputs[0])):
             names = [f"{c}[{d}]={column[t + d]}" for c, column in enumerate(padded) for d in range(-w, w + 1)]
@@ -326,11 +368,14 @@ class TokenFeatures:
             if self.spelling:
                 names += _spelling(padded[0][t])
             names += [f"{name}={own[t - w]}" for name, own in marks.items() if own[t - w]]
+            for name, of_words in classes.items():
+                around = enumerate(of_words[t - w : t - w + 3], -1)
+                names += [f"{name}[{d}]={code}" for d, codes in around for code in codes]
             yield names
 
 
 def _spelling(word: str) -> list[str]:
     """Names of features of a word's spelling: prefixes, suffixes, shape, lower case."""
-    names = [f"prefix={word[:k]}" for k in (1, 2, 3)] + [f"suffix={word[-k:]}" for k in (1, 2, 3)]
+    names = [f"prefix={word[:k]}" for k in (1, 2, 3, 4)] + [f"suffix={word[-k:]}" for k in (1, 2, 3, 4)]
     shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
     return [*names, f"shape={shape}", f"lower={word.lower()}"]

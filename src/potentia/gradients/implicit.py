@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, whole_numbers
 from ..graph.cotangents import MarginalCotangent, Tables, flat_cotangent, flat_marginals, own_split
-from ..graph.scores import Scores
+from ..graph.scores import Scores, refuse_structures
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
 from ..inference.engine import Entropy
@@ -55,6 +55,7 @@ class Implicit(Gradient):
 
 def _entropy_of(inference: Inference, scores: Scores) -> Entropy:
     """The entropy whose maximum the marginals are; refuses methods that have none."""
+    refuse_structures(scores.graph, "gradient='implicit'")
     entropy = inference.entropy_on(scores.graph)
     if entropy is None:
         raise PotentiaError(

@@ -17,7 +17,7 @@ from ..graph.cotangents import (
     split_flat,
     zero_tables,
 )
-from ..graph.scores import Scores
+from ..graph.scores import Scores, refuse_structures
 from ..graph.structure import Graph, per_graph
 from ..inference.base import Expectations, Result
 from ..inference.decode import feasible_labelling
@@ -107,6 +107,7 @@ class TruncatedLikelihood(Loss):
 def _truncated(scores: Scores, weights: Floats | None, methods: Methods, clamped: bool = False) -> tuple[float, Tables]:
     """sum_alpha w_alpha theta . mu + H(mu), weighted alike, and its gradient."""
     inference = methods.clamped if clamped else methods.inference
+    refuse_structures(scores.graph, "a loss with entropies of marginals")
     counting = inference.counting_numbers(scores.graph)
     if counting is None:
         raise PotentiaError(

@@ -22,6 +22,7 @@ from ..graph.cotangents import (
 )
 from ..inference.base import Result
 from ..inference.engine import Engine, run_lists
+from ..inference.factor_trees import factor_cotangents
 from ..inference.mean_field import MeanFieldEngine, softmax
 from ..inference.pair_engine import PairEngine
 from ..inference.region_engine import RegionEngine
@@ -308,18 +309,22 @@ class RegionReverse(Reverse):
         refuse_maximum(engine.regions.maximum)
         self.engine, self.slots = engine, slots
         self.d_theta, self.d_lam = np.zeros_like(engine.regions.theta), np.zeros_like(engine.regions.lam)
+        self.back = factor_cotangents(engine.regions.trees)
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Pull cotangents of the marginals back to messages and scores."""
         g = self.engine.regions
         d_belief = flat_cotangent(self.engine.scores, cotangent, g.belief_at, g.belief.size)
-        region_kernels.reverse_read(g, self.d_theta, self.d_lam, d_belief)
+        region_kernels.reverse_read(g, self.d_theta, self.d_lam, d_belief, self.back)
 
     def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
         """Undo an iteration of these rounds of units; parents' tables are shared between them: one thread."""
         engine, before = self.engine, self.slots[slot]
-        units = engine.units[_in_order(rounds)]
-        region_kernels.reverse_regions(engine.regions, self.d_theta, self.d_lam, units, engine.damping, before)
+        order = _in_order(rounds)
+        engine.arrange(order)
+        region_kernels.reverse_regions(
+            engine.regions, self.d_theta, self.d_lam, engine.units[order], engine.damping, before, self.back
+        )
 
     @property
     def pending(self) -> Floats:
@@ -343,6 +348,7 @@ class MeanFieldReverse(Reverse):
         self.engine, self.slots = engine, slots
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
         self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
+        self.back = factor_cotangents(engine.model.trees)
         self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
 
     def read(self, cotangent: MarginalCotangent) -> None:
@@ -354,7 +360,7 @@ class MeanFieldReverse(Reverse):
         size = np.where(taken, regions.size, 0)
         start = np.cumsum(size) - size
         flat = flat_cotangent(scores, cotangent, start, int(size.sum()))
-        mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q)
+        mean_field.reverse_products(regions, self.engine.q, taken, flat, start, self.d_q, self.engine.model, self.back)
 
     def undo(self, rounds: list[list[Ints]], slot: int, many: int = 1) -> None:
         """Undo an iteration of these rounds of units, then the fields of Gaussian terms that it began with."""
@@ -362,9 +368,11 @@ class MeanFieldReverse(Reverse):
         if engine.scores.dense:
             gathered = d_theta[engine.singles_at]
             d_theta[engine.singles_at] = 0.0
+        order = _in_order(rounds)
+        engine.arrange(order)
         mean_field.reverse_variables(
-            engine.model, engine.variables[_in_order(rounds)], engine.q, self.d_q, d_theta, self.d_spread,
-            self.d_weight, before,
+            engine.model, engine.variables[order], engine.q, self.d_q, d_theta, self.d_spread, self.d_weight, before,
+            self.back,
         )  # fmt: skip
         if engine.scores.dense:
             d_field = d_theta[engine.singles_at]

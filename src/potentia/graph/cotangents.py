@@ -10,7 +10,8 @@ import numpy as np
 from ..base.types import Floats, Ints
 from ..kernels.tables import take_singles
 from .regions import runs
-from .scores import Scores
+from .scores import Scores, outcome_cotangents
+from .structured import StructuredValue
 from .tables import DenseGaussian, WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
@@ -79,6 +80,13 @@ def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dic
     shaped: dict[str, Floats | list[Floats]] = {}
     for kind, value in theta.items():
         if value is None:
+            continue
+        if isinstance(value, StructuredValue):
+            if kind in scores.structured:
+                scope, states = scores.graph.scopes[kind], scores.graph.most_states(kind)
+                d_value = value.pull(outcome_cotangents(scores, kind, tables[kind]), scope.shape[1], states)
+                if d_value is not None:
+                    shaped[kind] = d_value
             continue
         if isinstance(value, DenseGaussian | WeightedTable):
             value = value.weight

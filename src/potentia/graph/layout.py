@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -62,14 +62,26 @@ def adjacency(n: int, pairs: Ints) -> tuple[Ints, Ints]:
 
 
 def find_neighbours(graph: Graph) -> tuple[Ints, Ints]:
-    """CSR of the variables that share a region with each variable (repeated where they share several)."""
-    ends = [scope[:, [p, q]] for scope in graph.scopes.values() for p, q in combinations(range(scope.shape[1]), 2)]
+    """CSR of the variables that share a region with each variable (repeated where they share several).
+
+    Regions of kinds in `structures`, which may be large, are paths of their variables here.
+    """
+    ends = [
+        scope[:, [p, q]]
+        for kind, scope in graph.scopes.items()
+        for p, q in (
+            pairwise(range(scope.shape[1])) if kind in graph.structures else combinations(range(scope.shape[1]), 2)
+        )
+    ]
     return adjacency(graph.n_variables, np.concatenate([np.zeros((0, 2), dtype=np.int64), *ends]))
 
 
 def group_variables(graph: Graph, order: str) -> tuple[Ints, Ints]:
-    """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence"."""
-    group = _groups(graph, order)
+    """Variables sorted into groups that share no region, and the groups' bounds; "colours" or "sequence".
+
+    Variables of graphs with structured regions, which may be large, each form a separate group.
+    """
+    group = np.arange(graph.n_variables) if graph.structures else _groups(graph, order)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(group))]).astype(np.int64)
     return np.argsort(group, kind="stable"), bounds
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.resources import check_memory
-from ..base.types import Ints, PotentiaError, check_choice
+from ..base.types import Floats, Ints, PotentiaError, check_choice
 
 if TYPE_CHECKING:
     from .structure import Graph
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 #: Four bytes per entry are enough for what is as long as all scopes together.
 Narrow = NDArray[np.int32]
 _NARROW = 2**31 - 1
+#: Axes and entries of a table at most.
+_MAX_AXES, _MAX_ENTRIES = 64, 2**48
 #: Bytes that an entry of a scope takes while regions are numbered; measured.
 _SCOPE_BYTES = 75
 
@@ -51,6 +53,11 @@ class Regions(NamedTuple):
         """Number of variables of each region."""
         return np.diff(self.scope_ptr)
 
+    @property
+    def log_size(self) -> Floats:
+        """The log of the number of configurations of each region."""
+        return np.add.reduceat(np.append(np.log(self.n_states[self.scope]), 0.0), self.scope_ptr[:-1])
+
 
 class Stars(NamedTuple):
     """The regions around every variable, grouped by order, for kernels that visit one variable after another.
@@ -73,18 +80,28 @@ class Stars(NamedTuple):
 
 
 def find_stars(graph: Graph) -> Stars:
-    """The `Stars` of a graph."""
+    """The `Stars` of a graph; regions of kinds in `structures` are in none."""
     r = graph.regions
+    tables = ~structured_regions(graph)[r.member]
     order, centre = r.order[r.member], np.repeat(np.arange(graph.n_variables), np.diff(r.member_ptr))
 
     def select(chosen: NDArray[np.bool_]) -> tuple[Ints, Narrow, Narrow]:
         """CSR over the variables of the chosen memberships: offsets, regions, and places in them."""
+        chosen = chosen & tables
         counts = np.bincount(centre[chosen], minlength=graph.n_variables)
         return np.concatenate([[0], np.cumsum(counts)]), r.member[chosen], r.member_at[chosen]
 
     pair_ptr, pair, here = select(order == 2)
     there = 2 * r.scope_ptr[pair] + 1 - here
     return Stars(pair_ptr, pair, r.scope[there], r.stride[here], r.stride[there], *select(order > 2))
+
+
+def structured_regions(graph: Graph) -> NDArray[np.bool_]:
+    """Which regions, in the `Regions` numbering, are of kinds in `structures`."""
+    of = np.zeros(len(graph.regions.size), dtype=np.bool_)
+    for kind in graph.structures:
+        of[graph.region_slices[kind]] = True
+    return of
 
 
 class Bonds(NamedTuple):
@@ -105,7 +122,8 @@ def find_bonds(graph: Graph) -> Bonds:
         regions = np.arange(r.kind_ptr[pairs[0]], r.kind_ptr[pairs[0] + 1])
         return Bonds(np.arange(len(regions) + 1), regions)
     keys, holders = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
-    for number, scope in sorted(enumerate(graph.scopes.values()), key=lambda item: item[1].shape[1]):
+    tables = [(k, scope) for k, (kind, scope) in enumerate(graph.scopes.items()) if kind not in graph.structures]
+    for number, scope in sorted(tables, key=lambda item: item[1].shape[1]):
         for p, q in combinations(range(scope.shape[1]), 2):
             keys.append(_pair_keys(scope[:, p], scope[:, q], n))
             holders.append(np.arange(r.kind_ptr[number], r.kind_ptr[number + 1]))
@@ -153,12 +171,20 @@ def number_regions(graph: Graph) -> Regions:
         )
     check_memory(_SCOPE_BYTES * entries, f"inference on {graph.n_variables} variables", "build several smaller graphs")
     for kind in graph.kinds:
-        _check_strides(graph, kind)
+        if kind not in graph.structures:
+            _check_strides(graph, kind)
     order = np.concatenate([np.full(len(s), s.shape[1], dtype=np.int64) for s in every])
     scope_ptr = np.concatenate([[0], np.cumsum(order)])
     flat = np.concatenate([s.ravel() for s in every]).astype(np.int64)
-    stride = np.concatenate([_strides(graph.n_states[s]).ravel() for s in every]).astype(np.int64)
-    size = np.concatenate([graph.n_states[s].prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in every])
+    shapes = [graph.table_shapes(kind) for kind in graph.kinds] + [graph.n_states[implicit]]
+    # of kinds in `structures` there are outcomes, and no strides
+    stride = np.concatenate(
+        [
+            (_strides(shape) if shape.shape == s.shape else np.zeros_like(s)).ravel()
+            for shape, s in zip(shapes, every, strict=True)
+        ]
+    ).astype(np.int64)
+    size = np.concatenate([s.prod(axis=1) if s.size else np.ones(len(s), np.int64) for s in shapes])
     region_of = np.repeat(np.arange(len(order)), order)
     single = np.empty(graph.n_variables, dtype=np.int64)
     is_single = order[region_of] == 1
@@ -175,6 +201,14 @@ def number_regions(graph: Graph) -> Regions:
 def _check_strides(graph: Graph, kind: str) -> None:
     """Refuse tables in which a step along an axis is too long for four bytes."""
     shapes = graph.table_shapes(kind)
+    entries = np.prod(shapes.astype(float), axis=1)
+    if shapes.shape[1] > _MAX_AXES or entries.max(initial=0.0) > _MAX_ENTRIES:
+        row = int(np.argmax(entries))
+        raise PotentiaError(
+            f"regions[{kind!r}][{row}] joins {shapes.shape[1]} variables with {entries[row]:.3g} configurations; "
+            "tables hold at most 2^48, of at most 64 variables: give a value of pt.factors as its theta, or transpose "
+            "the regions if they have one per column."
+        )
     longest = shapes[:, 1:].prod(axis=1, dtype=np.float64) if shapes.shape[1] > 1 else np.zeros(0)
     if longest.max(initial=0.0) > _NARROW:
         row = int(longest.argmax())
@@ -229,16 +263,20 @@ def find_links(graph: Graph, rule: str) -> RegionLinks:
         inside[every.child] = True
         keep = ~inside[every.parent]
         return every._replace(parent=every.parent[keep], child=every.child[keep], pattern=every.pattern[keep])
-    parent, child = _pairs(regions, star=rule == "star")
+    structured = structured_regions(graph)
+    parent, child = _pairs(regions, structured, star=rule == "star")
     key = parent * len(regions.size) + child
     if np.any(key[1:] < key[:-1]):
         order = np.argsort(key)
         parent, child = parent[order], child[order]
-    return RegionLinks(parent, child, *_patterns(regions, parent, child))
+    return RegionLinks(parent, child, *_patterns(regions, parent, child, structured))
 
 
-def _pairs(regions: Regions, star: bool) -> tuple[Ints, Ints]:
-    """Parent and child of every link, order by order: a few array operations per pair of orders."""
+def _pairs(regions: Regions, structured: NDArray[np.bool_], star: bool) -> tuple[Ints, Ints]:
+    """Parent and child of every link, order by order: a few array operations per pair of orders.
+
+    Structured regions are linked to single variables only.
+    """
     order_of = regions.order
     orders = np.flatnonzero(np.bincount(order_of))
     parents, children = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -247,9 +285,12 @@ def _pairs(regions: Regions, star: bool) -> tuple[Ints, Ints]:
         scope = np.sort(_scopes(regions, upper), axis=1)
         parents.append(np.repeat(upper, high))
         children.append(np.sort(regions.single[scope], axis=1).ravel())
-        for low in () if star else orders[(orders > 1) & (orders < high)]:
-            lower = np.flatnonzero(order_of == low)
-            above, below = _contained(regions, upper, scope, lower)
+        tables = ~structured[upper]
+        for low in () if star or not tables.any() else orders[(orders > 1) & (orders < high)]:
+            lower = np.flatnonzero((order_of == low) & ~structured)
+            if not len(lower):
+                continue
+            above, below = _contained(regions, upper[tables], scope[tables], lower)
             parents.append(above)
             children.append(below)
     return np.concatenate(parents), np.concatenate(children)
@@ -283,14 +324,15 @@ def _row_key(rows: Ints, radix: int) -> Ints:
     return key
 
 
-def _patterns(regions: Regions, parent: Ints, child: Ints) -> tuple[Ints, Ints, Ints]:
-    """Pattern of each link, and the pooled maps of all patterns."""
+def _patterns(regions: Regions, parent: Ints, child: Ints, structured: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
+    """Pattern of each link, and the pooled maps of all patterns; 0 and none for links of structured regions."""
     pattern = np.zeros(len(parent), dtype=np.int64)
     maps: list[Ints] = []
     high, low = regions.order[parent], regions.order[child]
     orders = high * (int(low.max(initial=0)) + 1) + low
-    for number in np.flatnonzero(np.bincount(orders)):
-        group = np.flatnonzero(orders == number)
+    tables = ~structured[parent]
+    for number in np.flatnonzero(np.bincount(orders[tables])):
+        group = np.flatnonzero((orders == number) & tables)
         outer, inner = _scopes(regions, parent[group]), _scopes(regions, child[group])
         axes = (inner[:, :, None] == outer[:, None, :]).argmax(axis=2)
         rows = np.concatenate([regions.n_states[outer], axes], axis=1)

@@ -26,10 +26,13 @@ from ..kernels.machine.simd import CHUNK
 from ..kernels.tables import add_singles, first_bad_table, score_range
 from .regions import Regions
 from .structure import Graph
+from .structured import StructuredValue
 from .tables import DenseGaussian, Weighted, WeightedTable, check_dense, check_weighted
 
 #: Rounding error of a sum per term, as a share of the largest term.
 _ROUNDING = 1e-15
+#: Entries of a table that is written out of a structured factor, at most.
+_WRITTEN = 2**22
 #: Bytes that a state of a variable takes in scores and marginals; measured.
 _PADDED_BYTES = 24
 
@@ -41,9 +44,9 @@ class Scores:
         graph: the graph.
         theta: per kind an array (n_regions, *states), one table shared by all regions (*states), or a list of
             tables where state counts are mixed; of pairs also a `WeightedTable` such as `pt.Potts(weight)`, which is
-            written out only where that is needed. Kinds that are None or left out score zero, with a warning if
-            pairs are left out. -inf forbids a configuration. Tables of dtype float32 halve the memory that message
-            passing reads; messages stay float64.
+            written out only where that is needed, and of regions of any size a value of `pt.factors`. Kinds that are
+            None or left out score zero, with a warning if pairs are left out. -inf forbids a configuration. Tables of
+            dtype float32 halve the memory that message passing reads; messages stay float64.
         observed: variables to clamp: {variable: state}, or an array of states with -1 where free. Their other
             states get -inf.
         own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
@@ -74,6 +77,16 @@ class Scores:
                 self.dense[name] = term
             elif name not in graph.scopes:
                 raise PotentiaError(f"theta names kind {name!r}, but the graph's kinds are {list(graph.kinds)}.")
+        #: Kinds given by values of `pt.factors`.
+        self.structured = {
+            kind: value
+            for kind, value in theta.items()
+            if isinstance(value, StructuredValue) and kind in graph.scopes and len(graph.scopes[kind])
+        }
+        if self.structured:
+            own_structures = {k: v.structure(graph.scopes[k].shape[1]) for k, v in self.structured.items()}
+            graph = graph.with_structures({**graph.structures, **own_structures})
+            theta = {**theta, **{kind: _outcome_tables(graph, kind, value) for kind, value in self.structured.items()}}
         self.graph = graph
         self.regions: Regions = graph.regions
         #: Whether all regions of two and more variables were given in single precision, which is then enough for
@@ -142,12 +155,15 @@ class Scores:
             self._bounds[kind] = (low, high) if good and low <= high else None
         return self._bounds[kind]
 
-    def flat(self, leave: Collection[str] = ()) -> tuple[Floats, Ints]:
+    def flat(self, leave: Collection[str] = (), structured: bool = False) -> tuple[Floats, Ints]:
         """One flat array over all regions in the `Regions` numbering and each table's offset in it.
 
         Clamped variables appear through their single-variable regions, which are always written out. Kinds to
-        `leave` out have no tables there, and meaningless offsets.
+        `leave` out have no tables there, and meaningless offsets. structured: whether the caller takes outcomes for
+        tables where the graph has `structures`; they are refused otherwise.
         """
+        if not structured:
+            refuse_structures(self.graph, "this method")
         regions, graph = self.regions, self.graph
         parts, offsets, start = [], [], 0
         for kind in graph.kinds:
@@ -181,6 +197,14 @@ class Scores:
             return weighted.of_pairs(len(self.graph.scopes[kind]))[region - r.kind_ptr[number]] * weighted.unit
         values, offset = self.kind(kind, widen=False)
         start = offset[region - r.kind_ptr[number]]
+        if kind in self.graph.structures:
+            if np.prod(np.array(shape, dtype=float)) > _WRITTEN:
+                raise PotentiaError(
+                    f"theta[{kind!r}] has a structured factor of {len(shape)} variables, whose table is too large "
+                    "to be written out."
+                )
+            outcome = self.graph.structures[kind].configurations(shape, self.graph.most_states(kind))
+            return values[start + outcome].astype(np.float64)
         return values[start : start + r.size[region]].reshape(shape).astype(np.float64)
 
     def largest(self) -> float:
@@ -255,6 +279,54 @@ class Scores:
             )
         if code == 2:
             raise InfeasibleError(f"theta[{kind!r}][{row}] (variables {scope}) forbids every configuration.")
+
+
+def refuse_structures(graph: Graph, what: str) -> None:
+    """Refuse structured factors, whose scores are not tables."""
+    if graph.structures:
+        raise PotentiaError(
+            f"{what} takes no values of pt.factors on regions of three and more variables, as in kind "
+            f"{next(iter(graph.structures))!r}."
+        )
+
+
+def _outcome_tables(graph: Graph, kind: str, value: StructuredValue) -> Any:
+    """Scores of outcomes of a kind's regions, or of configurations where they have one or two variables."""
+    scope, states = graph.scopes[kind], graph.most_states(kind)
+    table = value.table(scope.shape[1], states)
+    if table.ndim == 2 and len(table) not in (1, len(scope)):
+        raise PotentiaError(f"theta[{kind!r}] has scores for {len(table)} regions, but the kind has {len(scope)}.")
+    table = table[0] if table.ndim == 2 and len(table) == 1 else table
+    own = value.structure(scope.shape[1])
+    wanted = own.n_outcomes(scope.shape[1], states)
+    if table.shape[-1] != wanted:
+        raise PotentiaError(
+            f"theta[{kind!r}] has {table.shape[-1]} scores; regions of {scope.shape[1]} variables need {wanted}."
+        )
+    if kind in graph.structures:
+        return table
+    shape = graph.shared_shape(kind)
+    if shape is not None:
+        return table[..., own.configurations(shape, states)]
+    each = np.broadcast_to(table, (len(scope), wanted))
+    shapes = graph.table_shapes(kind).tolist()
+    return [row[own.configurations(shape, states)] for row, shape in zip(each, shapes, strict=True)]
+
+
+def outcome_cotangents(scores: Scores, kind: str, d_tables: Floats) -> Floats:
+    """Cotangents of a structured value's outcomes, as it gave their scores, from those of its flat tables."""
+    graph, value = scores.graph, scores.structured[kind]
+    scope, states = graph.scopes[kind], graph.most_states(kind)
+    given = value.table(scope.shape[1], states)
+    if kind in graph.structures:
+        return d_tables.reshape(given.shape)
+    own, shape = value.structure(scope.shape[1]), graph.shared_shape(kind)
+    shapes = graph.table_shapes(kind).tolist() if shape is None else [shape] * (len(d_tables) // int(np.prod(shape)))
+    index = np.concatenate([own.configurations(tuple(shape), states).ravel() for shape in shapes])
+    row = np.repeat(np.arange(len(shapes)), [int(np.prod(shape)) for shape in shapes])
+    d_given = np.zeros((len(shapes), given.shape[-1]))
+    np.add.at(d_given, (row, index), d_tables)
+    return d_given.reshape(given.shape) if d_given.size == given.size else d_given.sum(axis=0).reshape(given.shape)
 
 
 def _warn_of_missing(graph: Graph, theta: Mapping[str, ArrayLike]) -> None:

@@ -30,6 +30,7 @@ from . import builders
 from .forests import average_forests, default_weights, has_no_loop
 from .layout import find_neighbours, group_variables, lay_out_pairs, walk
 from .regions import find_bonds, find_links, find_stars, number_regions
+from .structured import Structure
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +73,7 @@ class Graph:
         n_forests: how many forests cover the graph by the way it was built, as the directions of a grid do; 0 if
             not known.
         made_of: the graphs that a union was made of.
+        structures: kinds whose regions score by an outcome of their variables, see `pt.factors`, and what that is.
 
     Colourings, memory layouts and other derived data are computed on first use and stored in the graph.
     """
@@ -89,6 +91,7 @@ class Graph:
         self.kinds: tuple[str, ...] = tuple(self.scopes)
         self.n_forests = 0
         self.made_of: tuple[Graph, ...] = ()
+        self.structures: Mapping[str, Structure] = {}
         self._cache: dict[Any, Any] = {}
         _check_singles(self)
         # graphs made here of other graphs repeat what their maker was told
@@ -227,6 +230,13 @@ class Graph:
                     UserWarning,
                 )
 
+    def with_structures(self, structures: Mapping[str, Structure]) -> Graph:
+        """This graph with kinds of three and more variables whose regions score by an outcome; stored in the graph."""
+        wanted = {kind: own for kind, own in structures.items() if self.scopes[kind].shape[1] > 2}
+        if wanted == self.structures:
+            return self
+        return _structured(self, tuple(wanted.items()))
+
     # -- facts ---------------------------------------------------------------------------------------------
 
     @property
@@ -235,8 +245,19 @@ class Graph:
         return max([1, *(s.shape[1] for s in self.scopes.values() if len(s))])
 
     def table_shapes(self, kind: str) -> Ints:
-        """State counts along the axes of every table of a kind, shape (n_regions, order)."""
+        """State counts along the axes of every table of a kind, shape (n_regions, order).
+
+        Kinds in `structures` have one axis, that of outcomes.
+        """
+        if kind in self.structures:
+            scope = self.scopes[kind]
+            n_outcomes = self.structures[kind].n_outcomes(scope.shape[1], self.most_states(kind))
+            return np.full((len(scope), 1), n_outcomes)
         return self.n_states[self.scopes[kind]]
+
+    def most_states(self, kind: str) -> int:
+        """The largest number of states of the variables of a kind."""
+        return int(self.n_states[self.scopes[kind]].max(initial=1))
 
     @lazy
     def clique_kinds(self) -> list[str]:
@@ -256,6 +277,8 @@ class Graph:
     def table_index(self, kind: str, labels: Ints) -> Ints:
         """Index of each region's configuration in its C-ordered table, (n_regions,)."""
         scope = self.scopes[kind]
+        if kind in self.structures:
+            return self.structures[kind].outcomes(labels[scope], self.most_states(kind))
         index = np.zeros(len(scope), dtype=np.int64)
         for axis in range(scope.shape[1]):
             index = index * self.n_states[scope[:, axis]] + labels[scope[:, axis]]
@@ -287,7 +310,8 @@ class Graph:
         """Equal for graphs of equal states and regions, and only for those."""
         # what is known of how a graph was built decides its TRW weights
         built = self.n_forests, [part.digest for part in self.made_of]
-        return digest_of([repr((self.kinds, built)), self.n_states, *self.scopes.values()])
+        facts = (self.kinds, built, dict(self.structures)) if self.structures else (self.kinds, built)
+        return digest_of([repr(facts), self.n_states, *self.scopes.values()])
 
     # -- derived data, computed once -----------------------------------------------------------------------
 
@@ -345,6 +369,7 @@ class Graph:
             "scopes": dict(self.scopes),
             "n_forests": self.n_forests,
             "made_of": self.made_of,
+            "structures": dict(self.structures),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -368,6 +393,14 @@ class Graph:
         for kind, scopes in self.scopes.items():
             facts[f"regions {kind!r}"] = f"{len(scopes)} of {scopes.shape[1]} variable{'s' * (scopes.shape[1] > 1)}"
         return facts_table("Graph", facts)
+
+
+@per_graph
+def _structured(graph: Graph, structures: tuple[tuple[str, Structure], ...]) -> Graph:
+    """A graph that shares the arrays of this one, with these structures."""
+    other = Graph.__new__(Graph)
+    other.__setstate__(graph.__getstate__() | {"structures": dict(structures)})
+    return other
 
 
 def _length(n: Any) -> int:
@@ -424,13 +457,6 @@ def _check_scopes(kind: str, scopes: ArrayLike, n_states: Ints) -> Ints:
     if twice.any():
         row = int(np.flatnonzero(twice)[0])
         raise PotentiaError(f"regions[{kind!r}][{row}] = {_few(table[row])} names a variable twice{hint}.")
-    entries = np.prod(n_states[table].astype(float), axis=1)
-    if table.shape[1] > 64 or entries.max() > 2**48:
-        row = int(np.argmax(entries))
-        raise PotentiaError(
-            f"regions[{kind!r}][{row}] joins {table.shape[1]} variables with {entries[row]:.3g} configurations; tables "
-            f"hold at most 2^48, of at most 64 variables{hint}."
-        )
     return _frozen(table)
 
 

@@ -7,9 +7,10 @@ decides. Messages, log Z and gradients of such a factor come from sums over a ba
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError, real_num
 from ..kernels.tables import LARGEST
 
 #: Most states of variables that `AllDifferent` takes: its elements are sets of states.
-MAX_DIFFERENT = 10
+MAX_DIFFERENT = 8
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ class Structure:
         """Number of outcomes of a region of `order` variables with up to `n_states` states."""
         return {"count": min(self.limit, order) + 1, "same": n_states + 1}.get(self.rule, 2)
 
+    def sums(self, n_states: int) -> tuple[Ints, Ints]:
+        """The element that two elements add up to, (n, n), and the outcome of each; of other rules than "count"."""
+        if self.rule == "parity":
+            return np.array([[0, 1], [1, 0]]), np.arange(2)
+        if self.rule == "same":
+            element = np.arange(n_states + 1)
+            alike = (element[:, None] == element) & (element < n_states)
+            return np.where(alike, element, n_states), element
+        sets = np.arange(2**n_states)
+        table = np.full((len(sets) + 1,) * 2, len(sets))
+        table[:-1, :-1] = np.where(sets[:, None] & sets, len(sets), sets[:, None] | sets)
+        return table, np.append(np.zeros_like(sets), 1)
+
     def symbols(self, order: int, n_states: int) -> Ints:
         """The element that each state of each variable stands for, (order, n_states)."""
         states = np.broadcast_to(np.arange(n_states), (order, n_states))
@@ -47,6 +61,10 @@ class Structure:
         if self.rule == "different":
             return 1 << states
         return (states == np.resize(self.on, order)[:, None]).astype(np.int64)
+
+    def configurations(self, shape: tuple[int, ...], n_states: int) -> Ints:
+        """The outcome of every configuration of a table of this shape."""
+        return self.outcomes(np.moveaxis(np.indices(tuple(shape)), 0, -1), n_states)
 
     def outcomes(self, labels: Ints, n_states: int) -> Ints:
         """The outcome of labels (..., order)."""
@@ -77,6 +95,17 @@ class StructuredValue(ABC):
     @abstractmethod
     def table(self, order: int, n_states: int) -> Floats:
         """The score of every outcome, (n_outcomes,), or for each region its own, (n_regions, n_outcomes)."""
+
+    @abstractmethod
+    def pull(self, d_table: Floats, order: int, n_states: int) -> Floats | None:
+        """Cotangents of `table` as those of the value's parameter, in its shape; None if it has none."""
+
+    def __sklearn_clone__(self) -> Self:
+        """An unfitted copy, with the names, which are no option."""
+        copied = copy.copy(self)
+        for name in [name for name in vars(copied) if name.endswith("_")]:
+            delattr(copied, name)
+        return copied
 
     def take_names(self, names: tuple[str, ...]) -> None:
         """Set the names of the variables."""

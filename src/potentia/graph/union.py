@@ -35,7 +35,8 @@ class Union:
             kind: np.cumsum([0, *(len(s) for s in parts)], dtype=np.int64) for kind, parts in scopes.items()
         }
         regions = {kind: np.concatenate(parts) for kind, parts in scopes.items()}
-        self.graph = Graph(np.concatenate([g.n_states for g in self.parts]), regions)
+        structures = {kind: own for g in self.parts for kind, own in g.structures.items()}
+        self.graph = Graph(np.concatenate([g.n_states for g in self.parts]), regions).with_structures(structures)
         # what is known of the parts holds for the union: clique weights, for one
         self.graph.made_of = self.parts
 
@@ -129,4 +130,4 @@ def induced(graph: Graph, keep: Bools) -> tuple[Graph, dict[str, Bools]]:
     number = np.cumsum(keep) - 1
     rows: dict[str, Bools] = {kind: np.all(keep[scope], axis=1) for kind, scope in graph.scopes.items()}
     regions = {kind: number[scope[rows[kind]]] for kind, scope in graph.scopes.items()}
-    return Graph(graph.n_states[keep], regions), rows
+    return Graph(graph.n_states[keep], regions).with_structures(graph.structures), rows

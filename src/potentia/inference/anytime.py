@@ -25,6 +25,7 @@ from .mean_field import MeanField, product_tables
 from .messages import LoopyBP
 from .minibucket import BucketFactors, MiniBuckets, Split, choose_split, factors_in_order
 from .order_search import Interactions, allowed_states, first_order, interactions, search_orders
+from .structured import Expansion
 
 Tables = Floats | list[Floats]
 
@@ -131,6 +132,12 @@ class Anytime(Inference):
                 check_positive(name, getattr(self, name))
         check_count("seed", self.seed)
         check_share("confidence", self.confidence, 1.0)
+        if scores.graph.structures:
+            tables = Expansion(scores)
+            try:
+                return tables.fold(self.run(tables.scores, None))
+            except Interrupted as stop:
+                raise Interrupted(tables.fold(stop.result)) from None
         task = _Task(self, scores)
         try:
             task.search()

@@ -234,7 +234,7 @@ class Inference(Registered, ABC):
         """
         if start is not None and not isinstance(start, Result):
             raise PotentiaError(f"start must be an earlier Result, not a {type(start).__name__}.")
-        if start is not None and start.graph is not graph:
+        if start is not None and graph.with_structures(start.graph.structures) is not start.graph:
             raise PotentiaError("start belongs to another graph.")
         try:
             with enough_memory("inference"):

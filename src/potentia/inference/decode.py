@@ -14,6 +14,7 @@ from ..kernels import labelling as kernels
 from ..kernels.rounding import find_hard
 from .base import Result
 from .forest import best_labels
+from .structured import structured_labelling
 
 #: Table entries that kicks may read: a multiple of those of a pass, with a minimum and a maximum. Work instead of
 #: seconds keeps results the same on every machine; the most is about a tenth of a second.
@@ -62,6 +63,8 @@ def best_labelling(result: Result) -> Ints:
     takes seconds, conditional rounding only.
     """
     scores, q = result.scores, result.variable_marginals
+    if scores.graph.structures:
+        return structured_labelling(scores, [result.mpm()])
     if scores.graph.is_forest:
         return best_labels(scores)
     climb = _Climb(scores, pairs=True)
@@ -97,7 +100,9 @@ def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> In
     allowed = scores.singles > -np.inf
     q = np.where(allowed, rng.random(allowed.shape), 0.0)
     labels = q.argmax(axis=1)
-    if score_labels(scores, labels) == -np.inf:
+    if scores.graph.structures:
+        labels = structured_labelling(scores, [labels])
+    elif score_labels(scores, labels) == -np.inf:
         climb = _Climb(scores, pairs=True)
         best = climb.best_of([labels, climb.rounded(q)])
         labels = (climb.kicked(best, q, seed=0) if best.bad else best).labels

@@ -17,6 +17,7 @@ from .base import Expectations, Inference, Result
 from .engine import Entropy, Tape, bethe, drive
 from .forest import best_labels, k_best, log_partition, parent_pairs
 from .pair_engine import PairEngine, suits_pairs
+from .structured import Expansion
 
 _NONE = "no labelling has a finite score."
 
@@ -37,6 +38,9 @@ class Exact(Inference):
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Exact inference; `start` is ignored."""
         check_count("max_table", self.max_table, 1)
+        if scores.graph.structures:
+            tables = Expansion(scores)
+            return tables.fold(elimination.eliminate(tables.scores, self.max_table))
         engine = self.engine(scores)
         return elimination.eliminate(scores, self.max_table) if engine is None else self.solve(engine)
 
@@ -55,6 +59,8 @@ class Exact(Inference):
     def maximise(self, scores: Scores) -> Ints:
         """The best labelling without marginals: one pass of maxima and one back."""
         check_count("max_table", self.max_table, 1)
+        if scores.graph.structures:
+            return self.maximise(Expansion(scores).scores)[: scores.graph.n_variables]
         if scores.graph.is_forest:
             return _forest_best(scores)
         return elimination.best_labelling(scores, self.max_table)
@@ -88,6 +94,8 @@ class Exact(Inference):
         check_count("the number of samples", n)
         scores = Scores(graph, theta, observed)
         rng = np.random.default_rng(seed)
+        if scores.graph.structures:
+            return elimination.sample(Expansion(scores).scores, n, rng, self.max_table)[:, : graph.n_variables]
         if _by_tree(graph):
             return _tree_samples(scores, rng, n)
         return elimination.sample(scores, n, rng, self.max_table)

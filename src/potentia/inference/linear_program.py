@@ -12,6 +12,7 @@ from ..graph.regions import RegionLinks, Regions, runs
 from ..graph.scores import Scores, score_labels, score_size
 from .base import Inference, Result, all_singles
 from .decode import best_labelling, search
+from .structured import Expansion
 
 METHODS = ("highs", "highs-ds", "highs-ipm")
 
@@ -48,6 +49,9 @@ class LinearProgram(Inference):
 
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Build the constraints, solve, and read the optimum as marginals per kind."""
+        if scores.graph.structures:
+            tables = Expansion(scores)
+            return tables.fold(self.run(tables.scores, None))
         theta = own_tables(scores)
         matrix, right = constraints(scores.regions, scores.graph.links("containment"))
         mu, iterations = self._solve(theta, matrix, right)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -16,11 +15,13 @@ from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from ..graph.tables import Weighted
 from ..kernels import mean_field as kernels
+from ..kernels.factors import FIRST, VALUE_AT
 from ..kernels.machine.team import SOLO, Team
 from ..kernels.mean_field import DENSE, HOPELESS, LINEAR, WINDOW, WeightedPairs, expected_links, spread_all
 from .base import Inference, Result, TablesByKind, single_tables
 from .decode import best_labelling, feasible_labelling
 from .engine import Engine, Entropy, Readout, Tape, check_schedule, drive, layout_order
+from .factor_trees import arrange, factor_trees
 
 #: Variables a group must hold before a second thread pays.
 _PARALLEL_WORK = 20_000
@@ -92,12 +93,21 @@ class MeanFieldEngine(Engine):
     def __post_init__(self) -> None:
         """Scores as flat arrays, pairs by weight around their variables, and the first distribution."""
         scores = self.scores
-        self.theta, self.at = scores.flat(leave=scores.weighted)
+        self.theta, self.at = scores.flat(leave=scores.weighted, structured=True)
         np.maximum(self.theta, kernels.FORBIDDEN, out=self.theta)
         #: Regions with separate tables.
         self.written = _written(scores)
         self.links, stars = weighted_links(scores), _stars_of(scores, self.written)
-        self.model = kernels.MeanFieldModel(scores.regions, stars, self.links, self.theta, self.at, self.at[stars.pair])
+        trees, _, variable = factor_trees(scores, self.at, trim=False)
+        trees.items[:, VALUE_AT] = variable * scores.singles.shape[1]
+        #: Factor and variable of the items of structured factors.
+        self.owner = np.repeat(np.arange(len(trees.factor) - 1), np.diff(trees.factor[:, FIRST]))
+        self.item_variable = variable
+        item_ptr = np.concatenate([[0], np.cumsum(np.bincount(variable, minlength=scores.graph.n_variables))])
+        self.model = kernels.MeanFieldModel(
+            scores.regions, stars, self.links, self.theta, self.at, self.at[stars.pair], trees, item_ptr,
+            np.argsort(variable, kind="stable"), self.owner,
+        )  # fmt: skip
         self.variables, self.group_ptr = scores.graph.variable_groups(layout_order(self.schedule))
         # with Gaussian terms an iteration is one call
         if len(self.variables) >= _PARALLEL_WORK * (len(self.group_ptr) - 1) and not scores.dense:
@@ -151,7 +161,26 @@ class MeanFieldEngine(Engine):
         """Coordinate ascent over the variables at these positions, once in this order."""
         if self.scores.dense:
             self.theta[self.singles_at] = self.base + self.dense_field()
+        self.arrange(units)
         return np.array([kernels.sweep_variables(self.model, self.variables[units], self.q)])
+
+    def arrange(self, units: Ints) -> None:
+        """Order the leaves of trees as the variables at these positions are visited."""
+        if len(self.item_variable):
+            rank = np.empty(len(self.variables), dtype=np.int64)
+            rank[self.variables[units]] = np.arange(len(units))
+            arrange(self.model.trees, rank[self.item_variable])
+
+    def outcomes(self) -> dict[str, Floats]:
+        """Probabilities of the outcomes of kinds of structured factors, (n_regions, n_outcomes)."""
+        graph, tables = self.scores.graph, {}
+        for kind in graph.structures:
+            rows, shape = graph.region_slices[kind], graph.shared_shape(kind)
+            if shape is not None:
+                tables[kind] = np.empty((rows.stop - rows.start, *shape))
+                for row, region in zip(tables[kind], range(rows.start, rows.stop), strict=True):
+                    kernels.outcome_probabilities(self.model, self.q, self.model.trees.of[region], row)
+        return tables
 
     def read(self, cliques: bool = True) -> Readout:
         """Product marginals and E[theta] + H(q)."""
@@ -165,12 +194,21 @@ class MeanFieldEngine(Engine):
             0, len(expected), self.group_threads,
         )  # fmt: skip
         positive = q[q > 0]
+        outcomes = self.outcomes()
+        for kind, table in outcomes.items():
+            rows = self.scores.graph.region_slices[kind]
+            own = self.theta[self.at[rows, None] + np.arange(table.shape[1])]
+            expected[rows] = np.where(table > 0, own * table, 0.0).sum(axis=1)
         value = float(expected.sum()) + float(expected_links(self.links, q))
         value -= float((positive * np.log(positive)).sum())
         if self.scores.dense:
             value += 0.5 * float((q * self.dense_field()).sum())
-        tables = partial(product_tables, self.scores.graph, q, self.group_threads)
-        return Readout(TablesByKind(self.scores.graph, tables), q, value, None)
+        graph, threads = self.scores.graph, self.group_threads
+
+        def tables(kind: str) -> Floats | list[Floats]:
+            return outcomes[kind] if kind in outcomes else product_tables(graph, q, threads, kind)
+
+        return Readout(TablesByKind(graph, tables), q, value, None)
 
 
 def product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats | list[Floats]:
@@ -191,7 +229,7 @@ def product_tables(graph: Graph, q: Floats, threads: int, kind: str) -> Floats |
 def _written(scores: Scores) -> Bools:
     """Regions whose tables are written out, in the `Regions` numbering."""
     written = np.ones(len(scores.regions.size), dtype=np.bool_)
-    for kind in scores.weighted:
+    for kind in (*scores.weighted, *scores.graph.structures):
         written[scores.graph.region_slices[kind]] = False
     return written
 

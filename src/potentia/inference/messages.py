@@ -159,7 +159,7 @@ class MessagePassingMethod(Inference):
         if read is None or tape is not None:
             read = engine.read(cliques)
         # no fixed point has more: expected scores, and entropies times counting numbers
-        entropies = entropy.cached("largest", lambda: float(np.abs(entropy.counting) @ np.log(scores.regions.size)))
+        entropies = entropy.cached("largest", lambda: float(np.abs(entropy.counting) @ scores.regions.log_size))
         limit = 1.0 + len(entropy.counting) * largest + entropies
         diverged = not abs(read.value) <= (limit if outcome.converged else _FAR * limit)
         if nested:  # large messages of both signs may cancel in the value

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.resources import map_ranges
-from ..base.types import Floats, InfeasibleError, Ints
+from ..base.types import Floats, InfeasibleError, Ints, PotentiaError
 from ..graph.layout import colours, levels
 from ..graph.structure import Graph, per_graph
 from ..kernels import regions as region_kernels
+from ..kernels.factors import VALUE_AT, FactorTrees
 from ..kernels.machine.team import SOLO, Team
 from .base import all_singles, marginals_by_kind
 from .engine import Engine, Readout, check_counting, layout_order
+from .factor_trees import arrange, factor_trees
 
 #: Table entries a group of regions must hold before a second thread pays.
 _PARALLEL_WORK = 100_000
@@ -28,6 +30,9 @@ def region_order(graph: Graph, rule: str, order: str) -> tuple[Ints, Ints, Ints,
     units = np.unique(links.child)
     # small regions first, and single variables by their number whatever the order of their kind
     units = units[np.lexsort((regions.scope[regions.scope_ptr[units]], regions.order[units]))]
+    if graph.structures:  # regions may be large: neighbours are not listed, and no two units updated together
+        none = np.zeros(0, dtype=np.int64)
+        return units, np.arange(len(units) + 1), none, none
     unit_of = np.full(n, -1, dtype=np.int64)
     unit_of[units] = np.arange(len(units))
     tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
@@ -66,19 +71,48 @@ class RegionEngine(Engine):
         up_ptr, up = _csr(links.child, n)
         down_ptr, down = _csr(links.parent, n)
         sizes = regions.size[links.child]
-        theta, at = scores.flat()
+        theta, at = scores.flat(structured=True)
+        if self.graph.structures and self.schedule == "residual":
+            raise PotentiaError("values of pt.factors have no residual schedule; use coloured, sequential or random.")
+        lam_at = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else sizes
+        trees = self._grow_trees(at, lam_at)
         self.regions = region_kernels.RegionGraph(
             theta=theta, at=at, size=regions.size, counting=entropy.counting, total=total, maximum=entropy.maximum,
             parent=links.parent, child=links.child,
-            lam_at=np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64) if len(sizes) else sizes,
+            lam_at=lam_at, trees=trees,
             map_at=links.map_ptr[links.pattern] if len(links.pattern) else links.pattern,
             maps=links.maps, down_ptr=down_ptr, down=down, up_ptr=up_ptr, up=up,
             lam=np.zeros(int(sizes.sum())), belief=np.zeros(int(regions.size.sum())),
             belief_at=np.concatenate([[0], np.cumsum(regions.size)[:-1]]).astype(np.int64),
         )  # fmt: skip
         work = regions.size[links.parent].sum() / max(len(self.group_ptr) - 1, 1)
+        if self.graph.structures:  # updates share the walks through trees
+            self.threads = 1
         self.group_threads = self.threads if work >= _PARALLEL_WORK else 1
         self.reset()
+
+    def _grow_trees(self, at: Ints, lam_at: Ints) -> FactorTrees:
+        """The trees of structured regions, with links as items."""
+        links, regions = self.graph.links(self.entropy.links), self.scores.regions
+        trees, region, variable = factor_trees(self.scores, at)
+        own = np.flatnonzero(trees.of[links.parent] >= 0)
+        # of each item its link: both sorted by region, then by the variable
+        child = regions.scope[regions.scope_ptr[links.child[own]]]
+        link = np.empty(len(region), dtype=np.int64)
+        link[np.lexsort((variable, region))] = own[np.lexsort((child, links.parent[own]))]
+        entry = np.full(len(links.parent), -1, dtype=np.int64)
+        entry[link] = np.arange(len(link))
+        #: Position among the units of the variable of each item.
+        self.item_unit = np.argsort(self.units)[np.searchsorted(np.sort(self.units), links.child[link])]
+        trees.items[:, VALUE_AT] = lam_at[link]
+        return trees._replace(entry=entry)
+
+    def arrange(self, units: Ints) -> None:
+        """Order the leaves of trees as the units at these positions are visited."""
+        if len(self.item_unit):
+            rank = np.empty(len(self.units), dtype=np.int64)
+            rank[units] = np.arange(len(units))
+            arrange(self.regions.trees, rank[self.item_unit])
 
     def reset(self) -> None:
         """Zero messages, -inf at configurations that the child's own score forbids."""
@@ -122,6 +156,7 @@ class RegionEngine(Engine):
         self, units: Ints, iterations: int = 1, write: bool = True, watch: bool = True, team: Team = SOLO
     ) -> Floats:
         """Update the units at these positions once in this order; the largest change of a belief."""
+        self.arrange(units)
         change, empty = region_kernels.sweep_regions(self.regions, self.units[units], self.damping, write)
         self._refuse_empty(empty)
         return np.array([change])

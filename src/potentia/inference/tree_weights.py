@@ -19,7 +19,7 @@ import numpy as np
 from ..base.types import Bools, Floats, Ints
 from ..graph.cotangents import flat_marginals, own_tables
 from ..graph.forests import Forests, heaviest_forest
-from ..graph.scores import Scores
+from ..graph.scores import Scores, refuse_structures
 from ..graph.structure import Graph
 from .base import Result
 from .engine import star_entropy
@@ -39,6 +39,7 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     """An upper bound on log Z from the messages of a result; the forests behind TRW's default weights if None."""
     scores = result.scores
     graph = scores.graph
+    refuse_structures(graph, "the bound by forests")
     forests = graph.spanning_forests if forests is None else forests
     shares, members = _by_kind(scores, forests.shares), _by_kind(scores, forests.members)
     singles = scores.singles.copy()
@@ -65,6 +66,7 @@ def optimise_rho(method: Any, scores: Scores, start: Result | None) -> Result:
     of the most information. Messages are only iterated to the method's own tolerance once the weights are found.
     """
     graph, rough = scores.graph, copy(method)
+    refuse_structures(graph, "optimise_rho")
     rough.tol = max(method.tol, _ROUGH)
 
     def run(method: Any, forests: Forests, start: Result | None) -> Result:

@@ -10,6 +10,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .factors import (
+    CURRENT,
+    MEAN,
+    PLACE,
+    advance,
+    begin_back,
+    build,
+    finish_back,
+    message_out,
+    pull_leaf,
+    pull_message,
+    pull_probabilities,
+    read_root,
+    retreat,
+    set_leaf,
+)
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
@@ -47,7 +63,8 @@ class MeanFieldModel(NamedTuple):
 
     regions: a graph's flat regions. stars: around each variable its pairs and wider regions with separate tables.
     links: its other pairs, `WeightedPairs`. theta, at: scores, and where each region's table begins in them. pair_at:
-    the same of each pair of `stars`.
+    the same of each pair of `stars`. trees: structured factors; item_ptr, item, owner: CSR over variables of their
+    items in the trees, and the factor of each item.
     """
 
     regions: Any
@@ -56,6 +73,10 @@ class MeanFieldModel(NamedTuple):
     theta: Any
     at: Any
     pair_at: Any
+    trees: Any
+    item_ptr: Any
+    item: Any
+    owner: Any
 
 
 @njit(**KERNEL)
@@ -177,8 +198,9 @@ def sweep_variables(model, variables, q):
     Returns the largest change of an entry of q.
     """
     regions, stars, theta, at = model.regions, model.stars, model.theta, model.at
-    field = np.empty(q.shape[1])
+    field, part, flat = np.empty(q.shape[1]), np.empty(q.shape[1]), q.reshape(-1)
     change = 0.0
+    model.trees.factor[:, CURRENT] = -1
     for i in variables:
         n = regions.n_states[i]
         own_at = at[regions.single[i]]
@@ -189,9 +211,26 @@ def sweep_variables(model, variables, q):
         for k in range(stars.wide_ptr[i], stars.wide_ptr[i + 1]):
             _add_wide(regions, theta, at, stars.wide[k], stars.wide_at[k], q, field)
         add_links(model.links, i, field)
+        for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
+            e, f, t = model.item[k], model.owner[model.item[k]], model.trees
+            if t.factor[f, CURRENT] < 0:
+                build(t, f, MEAN, flat, 1.0, theta, False)
+            advance(t, f, MEAN, t.items[e, PLACE])
+            message_out(t, f, MEAN, e, 1.0, part)
+            for a in range(n):
+                field[a] += part[a]
         change = max(change, _softmax(field, n, q, i))
         spread_one(model.links, q, i)
+        for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
+            set_leaf(model.trees, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
     return change
+
+
+@njit(**KERNEL)
+def outcome_probabilities(model, q, f, out):
+    """Probabilities of the outcomes of a structured factor under q."""
+    build(model.trees, f, MEAN, q.reshape(-1), 1.0, model.theta, True)
+    read_root(model.trees, f, MEAN, out)
 
 
 @njit(inline="always", **KERNEL)
@@ -293,17 +332,26 @@ def expected_scores(regions, theta, at, q, taken, start, stop, out):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old):
+def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old, back):
     """Undo the updates of `variables`, made in this order; `old` holds the marginals before.
 
-    d_spread: cotangents of `WeightedPairs.spread`, zero before and after; d_weight (m): of the weights.
+    d_spread: cotangents of `WeightedPairs.spread`, zero before and after; d_weight (m): of the weights. back: of trees.
     """
+    flat, d_flat, t = q.reshape(-1), d_q.reshape(-1), model.trees
+    t.factor[:, CURRENT] = -1
     regions, stars, links, theta, at = model.regions, model.stars, model.links, model.theta, model.at
     field = np.empty(q.shape[1])
     for s in range(variables.size - 1, -1, -1):
         i = variables[s]
         n = regions.n_states[i]
         pull_spread(links, i, d_spread, d_q)
+        for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
+            e, f = model.item[k], model.owner[model.item[k]]
+            if t.factor[f, CURRENT] < 0:
+                build(t, f, MEAN, flat, 1.0, theta, True)
+                begin_back(t, back, f, MEAN)
+            retreat(t, back, f, MEAN, t.items[e, PLACE])
+            pull_leaf(t, back, f, MEAN, e, flat, 1.0, d_flat, back.new)
         mean = 0.0
         for a in range(n):
             mean += q[i, a] * d_q[i, a]
@@ -318,9 +366,16 @@ def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old
             r = stars.wide[k]
             _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)
         pull_links(links, i, field, d_spread, d_weight)
+        for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
+            pull_message(t, back, model.owner[model.item[k]], model.item[k], 1.0, field)
         for a in range(n):
             q[i, a] = old[i, a]
         spread_one(links, q, i)
+        for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
+            set_leaf(t, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
+    for f in range(t.factor.shape[0] - 1):
+        if t.factor[f, CURRENT] >= 0:
+            finish_back(t, back, f, MEAN, flat, 1.0, d_flat, d_theta)
     for j in range(q.shape[0]):
         pull_spread(links, j, d_spread, d_q)
 
@@ -367,10 +422,16 @@ def _pull_product(regions, base, r, here, q, field, theta, d_q, d_theta):
 
 
 @njit(**KERNEL)
-def reverse_products(regions, q, taken, d_out, out_at, d_q):
+def reverse_products(regions, q, taken, d_out, out_at, d_q, model, back):
     """Cotangents of product marginals of regions that are `taken`, region r at d_out[out_at[r]], pulled back to q."""
     for r in range(regions.size.size):
         if not taken[r]:
+            continue
+        f = model.trees.of[r]
+        if f >= 0:
+            flat, d_part = q.reshape(-1), d_out[out_at[r] : out_at[r] + regions.size[r]]
+            build(model.trees, f, MEAN, flat, 1.0, model.theta, True)
+            pull_probabilities(model.trees, back, f, flat, d_part, d_q.reshape(-1))
             continue
         first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
         if last - first == 2:

@@ -6,6 +6,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .factors import (
+    CURRENT,
+    FIRST,
+    ITEM,
+    MAX,
+    PLACE,
+    SUM,
+    advance,
+    begin_back,
+    build,
+    finish_back,
+    message_out,
+    pull_leaf,
+    pull_message,
+    pull_root,
+    read_root,
+    retreat,
+    set_leaf,
+)
 from .machine.jit import njit
 from .pairs import smooth_max
 from .vecmath import KERNEL, TINY, exp, log
@@ -18,6 +37,7 @@ class RegionGraph(NamedTuple):
     parent, child, lam_at, map_at (per link): regions, offset of the message, offset of the map from the parent's
     configurations to the child's in `maps`. down_ptr, down: links of each region as parent; up_ptr, up: as child.
     lam: messages. belief, belief_at: marginals (`maximum`: max-beliefs shifted to maximum 0) and offsets.
+    trees: structured factors, `factors.FactorTrees`: regions whose entries are outcomes.
     """
 
     theta: Any
@@ -38,6 +58,7 @@ class RegionGraph(NamedTuple):
     lam: Any
     belief: Any
     belief_at: Any
+    trees: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -54,6 +75,7 @@ def sweep_regions(g, units, damping, write):
         largest = max(largest, g.size[u])
     work, q, messages = np.empty(largest), np.empty(largest), np.empty(most)
     change, empty = 0.0, -1
+    g.trees.factor[:, CURRENT] = -1
     for u in units:
         n, first = g.size[u], g.up_ptr[u]
         _down_belief(g, u, -1, q)
@@ -64,6 +86,7 @@ def sweep_regions(g, units, damping, write):
                 q[y] += m[y]
         if write:
             change = max(change, _write(g, u, q, messages, damping))
+            _renew_leaves(g, u)
         moved, alive = _refresh(g, u, q[:n])
         change = max(change, moved)
         if not alive:
@@ -119,7 +142,18 @@ def _replay(priority, winner, leaf):
 
 @njit(**KERNEL)
 def _down_belief(g, region, without, out):
-    """theta + sum over child links (except `without`) of lam; -inf spreads."""
+    """theta + sum over child links (except `without`) of lam; -inf spreads.
+
+    Of a structured factor, per outcome theta + c log of the sum over its configurations.
+    """
+    k = g.trees.of[region]
+    if k >= 0:
+        c = g.counting[region]
+        build(g.trees, k, _mode(g), g.lam, c, g.theta, True)
+        read_root(g.trees, k, _mode(g), out[: g.size[region]])
+        for y in range(g.size[region]):
+            out[y] = g.theta[g.at[region] + y] + (out[y] if g.maximum else c * out[y])
+        return
     for y in range(g.size[region]):
         out[y] = g.theta[g.at[region] + y]
     for k in range(g.down_ptr[region], g.down_ptr[region + 1]):
@@ -141,11 +175,39 @@ def _full_belief(g, region, without, out):
             out[y] = out[y] - v if v > -np.inf else -np.inf
 
 
+@njit(inner=True, **KERNEL)
+def _mode(g):
+    return MAX if g.maximum else SUM
+
+
+@njit(**KERNEL)
+def _walk_to(g, link):
+    """Walk in the tree of the structured factor that is a link's parent to the leaf of its child."""
+    t, parent = g.trees, g.parent[link]
+    k = t.of[parent]
+    if t.factor[k, CURRENT] < 0:
+        build(t, k, _mode(g), g.lam, g.counting[parent], g.theta, False)
+    advance(t, k, _mode(g), t.items[t.entry[link], PLACE])
+
+
+@njit(**KERNEL)
+def _renew_leaves(g, u):
+    """Leaves of structured factors above a region from its new messages."""
+    for j in range(g.up_ptr[u], g.up_ptr[u + 1]):
+        parent = g.parent[g.up[j]]
+        if g.trees.of[parent] >= 0:
+            set_leaf(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[g.up[j]], g.lam, g.counting[parent])
+
+
 @njit(allocates=True, **KERNEL)
 def _message(g, link, work, out):
     """m(y_nu) = c log sum over the rest of exp(b without lam / c) of the link's parent (`maximum`: max)."""
     parent, to = g.parent[link], g.map_at[link]
     c = g.counting[parent]
+    if g.trees.of[parent] >= 0:
+        _walk_to(g, link)
+        message_out(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[link], c, out)
+        return
     _full_belief(g, parent, link, work)
     out[:] = -np.inf
     for y in range(g.size[parent]):
@@ -279,18 +341,21 @@ def conflicts(up_ptr, up, down_ptr, down, parent, child, unit_of, units):
 
 
 @njit(allocates=True, **KERNEL)
-def reverse_regions(g, d_theta, d_lam, units, damping, old):
+def reverse_regions(g, d_theta, d_lam, units, damping, old, back):
     """Undo the updates of `units`, made in this order; `old` holds the messages before.
 
-    d_theta is aligned with g.theta, d_lam with g.lam.
+    d_theta is aligned with g.theta, d_lam with g.lam. back: `factors.FactorCotangents` beside g.trees.
     """
     work, dm, dq = _scratch(g)
+    g.trees.factor[:, CURRENT] = -1
     for j in range(units.size - 1, -1, -1):
         u = units[j]
         n = g.size[u]
         dq[:n] = 0.0
         for k in range(g.up_ptr[u], g.up_ptr[u + 1]):
             link = g.up[k]
+            if g.trees.of[g.parent[link]] >= 0:
+                _walk_back(g, back, link, d_lam)
             weight = g.counting[g.parent[link]] / g.total[u]
             # shifts of messages carry no gradient; a sum left by rounding would grow under Bethe's counting numbers
             d_lam[g.lam_at[link] : g.lam_at[link] + n] -= d_lam[g.lam_at[link] : g.lam_at[link] + n].mean()
@@ -301,17 +366,39 @@ def reverse_regions(g, d_theta, d_lam, units, damping, old):
             for y in range(n):
                 dm[y] = dq[y] - (1.0 - damping) * d_lam[at + y]
                 d_lam[at + y] *= damping
-            _pull_message(g, d_theta, d_lam, g.up[k], dm, work)
+            _pull_message(g, d_theta, d_lam, g.up[k], dm, work, back)
         _pull_down(g, d_theta, d_lam, u, dq, -1)
         for k in range(g.up_ptr[u], g.up_ptr[u + 1]):
             at = g.lam_at[g.up[k]]
             g.lam[at : at + n] = old[at : at + n]
+        _renew_leaves(g, u)
+    for r in range(g.size.size):
+        k = g.trees.of[r]
+        if k >= 0 and g.trees.factor[k, CURRENT] >= 0:
+            finish_back(g.trees, back, k, SUM, g.lam, g.counting[r], d_lam, d_theta)
+
+
+@njit(**KERNEL)
+def _walk_back(g, back, link, d_lam):
+    """Walk back in the tree above a link to the leaf of its child, whose new messages' cotangents are then there."""
+    t, parent = g.trees, g.parent[link]
+    k, e, c = t.of[parent], t.entry[link], g.counting[parent]
+    if t.factor[k, CURRENT] < 0:
+        build(t, k, SUM, g.lam, c, g.theta, True)
+        begin_back(t, back, k, SUM)
+    retreat(t, back, k, SUM, t.items[e, PLACE])
+    pull_leaf(t, back, k, SUM, e, g.lam, c, d_lam, back.new)
 
 
 @njit(allocates=True, **KERNEL)
-def reverse_read(g, d_theta, d_lam, d_belief):
+def reverse_read(g, d_theta, d_lam, d_belief, back):
     """Cotangents of all regions' marginals pulled back to messages and scores."""
     work, dm, dq = _scratch(g)
+    for r in range(g.size.size):
+        k = g.trees.of[r]
+        if k >= 0:
+            build(g.trees, k, SUM, g.lam, g.counting[r], g.theta, True)
+            begin_back(g.trees, back, k, SUM)
     for r in range(g.size.size):
         n, at = g.size[r], g.belief_at[r]
         mean = 0.0
@@ -323,8 +410,19 @@ def reverse_read(g, d_theta, d_lam, d_belief):
             dq[y] = scale * g.belief[at + y] * (d_belief[at + y] - mean)
         for k in range(g.up_ptr[r], g.up_ptr[r + 1]):
             dm[:n] = dq[:n]
-            _pull_message(g, d_theta, d_lam, g.up[k], dm, work)
-        _pull_down(g, d_theta, d_lam, r, dq, -1)
+            _pull_message(g, d_theta, d_lam, g.up[k], dm, work, back)
+        if g.trees.of[r] < 0:
+            _pull_down(g, d_theta, d_lam, r, dq, -1)
+        else:
+            pull_root(g.trees, back, g.trees.of[r], g.counting[r], g.theta, dq[:n], d_theta)
+    for r in range(g.size.size):
+        k = g.trees.of[r]
+        if k >= 0:
+            c = g.counting[r]
+            for p in range(g.trees.factor[k + 1, FIRST] - 1, g.trees.factor[k, FIRST] - 1, -1):
+                retreat(g.trees, back, k, SUM, p - g.trees.factor[k, FIRST])
+                pull_leaf(g.trees, back, k, SUM, g.trees.leaves[p, ITEM], g.lam, c, d_lam, back.new)
+            finish_back(g.trees, back, k, SUM, g.lam, c, d_lam, d_theta)
 
 
 @njit(inline="always", **KERNEL)
@@ -349,10 +447,13 @@ def _pull_down(g, d_theta, d_lam, region, d_b, without):
 
 
 @njit(allocates=True, **KERNEL)
-def _pull_message(g, d_theta, d_lam, link, dm, work):
+def _pull_message(g, d_theta, d_lam, link, dm, work, back):
     """From the cotangent of m(y_nu) to everything in its parent's belief without that link's message."""
     parent, to, n = g.parent[link], g.map_at[link], g.size[g.child[link]]
     c = g.counting[parent]
+    if g.trees.of[parent] >= 0:
+        pull_message(g.trees, back, g.trees.of[parent], g.trees.entry[link], c, dm)
+        return
     _full_belief(g, parent, link, work)
     peak, total = np.full(n, -np.inf), np.zeros(n)
     for y in range(g.size[parent]):

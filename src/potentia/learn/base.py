@@ -106,6 +106,8 @@ class Learner(Params, Registered, ABC):
     track_error: bool | Sequence[int] | None = False
     threads: int | None = None
     tol: float = 0.0
+    #: Iterations over which the fall of the objective is compared with `tol`.
+    window: int = WINDOW
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used, before work starts."""
@@ -129,9 +131,9 @@ class Learner(Params, Registered, ABC):
         """Why the fit ends here; None to go on.
 
         It ends if nothing more can be gained, at the limit, or when the objective fell by at most `tol` of itself in
-        the last ten iterations.
+        the last `window` iterations.
         """
-        settled = has_settled(state.history, self.tol)
+        settled = has_settled(state.history, self.tol, self.window)
         if not (state.ended or settled or len(state.history) >= state.limit):
             return None
         if state.failure is not None:
@@ -241,14 +243,14 @@ def steps_made(history: Sequence[Mapping[str, Any]]) -> int:
     return int(history[-1]["iteration"]) if history else 0
 
 
-def has_settled(history: Sequence[Mapping[str, Any]], tol: float) -> bool:
-    """Whether the objective fell by at most `tol` of itself in the last ten iterations; never for a tolerance of 0."""
-    return tol > 0 and len(history) > WINDOW and fall(history) <= tol
+def has_settled(history: Sequence[Mapping[str, Any]], tol: float, window: int = WINDOW) -> bool:
+    """Whether the objective fell by at most `tol` of itself in the last iterations; never for a tolerance of 0."""
+    return tol > 0 and len(history) > window and fall(history, window) <= tol
 
 
-def fall(history: Sequence[Mapping[str, Any]]) -> float:
-    """Relative fall of the objective in the last ten iterations."""
-    before = history[max(0, len(history) - 1 - WINDOW)]["objective"]
+def fall(history: Sequence[Mapping[str, Any]], window: int = WINDOW) -> float:
+    """Share of itself by which the objective fell in the last iterations."""
+    before = history[max(0, len(history) - 1 - window)]["objective"]
     now = history[-1]["objective"]
     return share(before - now, before) if before != now else 0.0
 

@@ -1,26 +1,24 @@
-"""Chains over attributes: where their weights are, the likelihood and its minimisation, and what they predict."""
+"""Chains over attributes: where their weights are, the likelihood of sequences, and what they predict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..base.backend import Backend
-from ..base.optimise import Search, lbfgs, owlqn
 from ..base.resources import iterate_items, map_items, thread_count
 from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError
+from ..features.attributes import Choices
 from ..features.schemes import Allowed, allowed_tags, forbidden_labels
 from ..kernels import attributes as kernels
 from ..kernels import sequences
 from ..kernels.attributes import TokenAttributes
 from ..kernels.lanes import Lanes, make_lanes
 from ..kernels.machine.simd import CHUNK
-from .base import Learner, State, failure_of, steps_made
 
 #: An attribute with at least this share of all labels has a row for all of them.
 _ROW_SHARE = 0.25
@@ -28,26 +26,39 @@ _ROW_SHARE = 0.25
 _SHARD_WORK = 2_000_000
 #: Most shards, and most entries of their gradients together.
 _MAX_SHARDS, _MAX_ENTRIES = 16, 2**24
+#: Fewest and most batches of a part, where it has as many sequences.
+_MIN_BATCHES, _MAX_BATCHES = 10, 100
 #: Tokens whose dense scores are computed at once.
 _BATCH_TOKENS = 4096
 #: Tokens that a thread labels at a time.
 _PIECE_TOKENS = 20_000
-#: Vector pairs that the optimiser remembers, as many as CRFsuite.
-_MEMORY = 6
-#: Share of the curvature at zero weights that is left, on the whole, near the minimum.
-_CURVATURE_SHARE = 0.1
 _NONE = np.zeros(0)
 _NO_LABELS = np.zeros(0, dtype=np.int32)
 
 
-def scheme_constraints(classes: Sequence[Any], scheme: str | None) -> Allowed:
-    """What a scheme allows, in which some label must be able to begin a sequence and some to end it, or everything."""
-    n = len(classes)
+def scheme_constraints(classes: Sequence[Any], scheme: str | None, forbidden: Iterable[Any] = ()) -> Allowed:
+    """What a scheme and pairs of forbidden neighbours allow, where None stands for the begin or end of a sequence.
+
+    Some label must be able to begin a sequence and some to end it.
+    """
+    n, place = len(classes), {label: k for k, label in enumerate(classes)}
     if scheme is None:
-        return Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
-    allowed = allowed_tags(classes, scheme)
+        allowed = Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
+    else:
+        allowed = allowed_tags(classes, scheme)
+    for before, after in forbidden:
+        strange = next((label for label in (before, after) if label is not None and label not in place), None)
+        if strange is not None:
+            raise PotentiaError(f"constraints names {strange!r:.40}, which is not a label.")
+        if before is None:
+            allowed.start[place[after]] = False
+        elif after is None:
+            allowed.end[place[before]] = False
+        else:
+            allowed.transitions[place[before], place[after]] = False
     if not (allowed.start.any() and allowed.end.any()):
-        raise PotentiaError(f"no label may begin or end a sequence in the scheme {scheme}.")
+        given = f"the scheme {scheme}" if scheme is not None else "constraints"
+        raise PotentiaError(f"no label may begin or end a sequence in {given}.")
     return allowed
 
 
@@ -200,6 +211,13 @@ class ChainTables(NamedTuple):
         """Scores of dense rows (tokens, D), flat rows of P; empty without dense columns."""
         return (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else _NONE
 
+    def starting_scores(self, rows: Any, n: int, choices: Choices | None, first: int) -> Floats:
+        """As `dense_scores` of n tokens from `first` on, -inf for labels that are not allowed; empty for none."""
+        if choices is None:
+            return self.dense_scores(rows)
+        scores = self.dense_scores(rows) if rows.size else np.zeros(n * self.layout.kernel.width)
+        return _forbid(scores, self.layout.kernel.width, choices, first)
+
 
 def cut_shards(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     """At most n ranges of sequences with about as many tokens each."""
@@ -210,9 +228,10 @@ def cut_shards(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
     return [(a, b) for a, b in pairwise(cuts) if a < b]
 
 
-def batches(sequence_ptr: Ints, dense: Any, first: int, last: int) -> list[tuple[int, int, Any]]:
-    """Ranges of sequences and their dense rows, of bounded size; one range without rows if there are no columns."""
-    if not dense.size:
+def batches(sequence_ptr: Ints, dense: Any, first: int, last: int, bounded: bool = False) -> list[tuple[int, int, Any]]:
+    """Ranges of sequences and their dense rows, of bounded size; one range without rows if there are no columns,
+    unless `bounded`."""
+    if not (dense.size or bounded):
         return [(first, last, _NONE)]
     ranges = []
     for b in range(first + 1, last + 1):
@@ -220,6 +239,16 @@ def batches(sequence_ptr: Ints, dense: Any, first: int, last: int) -> list[tuple
             ranges.append((first, b, dense[sequence_ptr[first] : sequence_ptr[b]]))
             first = b
     return ranges
+
+
+def _forbid(scores: Floats, width: int, choices: Choices | None, first: int) -> Floats:
+    """Scores (flat rows of `width`) of tokens from `first` on, with -inf for labels that are not allowed."""
+    if choices is not None:
+        rows = scores.reshape(-1, width)
+        chosen = slice(*np.searchsorted(choices.token, [first, first + len(rows)]))
+        allowed = choices.allowed[chosen]
+        rows[choices.token[chosen] - first, : allowed.shape[1]] += np.where(allowed, 0.0, -np.inf)
+    return scores
 
 
 # -- the likelihood of a part's sequences --------------------------------------------------------------------
@@ -236,13 +265,16 @@ def lay_out(_: Any, state: Mapping[str, Any], layout: ChainLayout) -> tuple[Any,
     tokens = layout.renumbered(tokens._replace(attribute=tokens.attribute.copy(), value=value))
     ptr = tokens.sequence_ptr
     known = np.diff(np.concatenate([[0], np.cumsum(labels >= 0)])[ptr])
+    told = known.copy()
+    if state["choices"] is not None:
+        np.add.at(told, np.searchsorted(ptr, state["choices"].token, side="right") - 1, 1)
     # without any label a sequence says nothing
-    weight = np.where(known > 0, state["weight"], 0.0)
+    weight = np.where(told > 0, state["weight"], 0.0)
     partial_weight = np.where(known < np.diff(ptr), weight, 0.0)
     work = int(ptr[-1]) * layout.n_labels**2 + len(tokens.attribute)
     most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // layout.size))
     new = {
-        **{name: state[name] for name in ("dense", "labels", "first", "allowed")},
+        **{name: state[name] for name in ("dense", "labels", "first", "allowed", "choices", "costs")},
         **tokens._asdict(),
         "weight": weight,
         "partial": partial_weight,
@@ -272,14 +304,20 @@ def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple
     n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
     d_flat, d_transitions, d_dense = layout.split(gradient)
     d_psi, d_pair, d_padded = np.zeros(n * width), np.zeros(n * width), np.zeros((layout.n_dense, width))
-    value, passes = 0.0, [(_NO_LABELS, state["weight"])]
+    ptr, value, passes = tokens.sequence_ptr, 0.0, [(_NO_LABELS, state["weight"], None, state["costs"])]
     if state["partial"][first:last].any():
-        passes.append((state["labels"], -state["partial"]))
-    for labels, weight in passes:
+        passes.append((state["labels"], -state["partial"], state["choices"], None))
+    for labels, weight, choices, costs in passes:
         log_z = np.zeros(len(weight))
-        for a, b, rows in batches(tokens.sequence_ptr, state["dense"], first, last):
+        for a, b, rows in batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
             rows = rows.astype(np.float64)
-            scores = tables.dense_scores(rows)
+            scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
+            if costs is not None:  # of wrong labels, so that they must score less by as much
+                right = state["labels"][ptr[a] : ptr[b]]
+                wrong = (right[:, None] != np.arange(n)) & (right >= 0)[:, None]
+                if not scores.size:
+                    scores = np.zeros(len(right) * width)
+                scores.reshape(-1, width)[:, :n] += np.where(wrong, costs[right][:, None], 0.0)
             kernels.sum_up(
                 tokens, layout.kernel, tables.flat, tables.lanes, labels, weight, a, b, scores, d_flat, d_psi, d_pair,
                 log_z,
@@ -291,6 +329,24 @@ def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple
     d_transitions[...] = (tables.lanes.psi * d_psi + d_pair).reshape(n, width)[:, :n]
     d_dense[...] = d_padded[:, :n]
     return value, gradient
+
+
+def batches_of(_: Any, state: Mapping[str, Any]) -> tuple[Any, list[tuple[int, int, int]]]:
+    """Ranges of a part's sequences for stochastic steps, of which there are few if a step costs much; and sizes."""
+    ptr, layout = state["sequence_ptr"], state["layout"]
+    affordable = len(state["attribute"]) * layout.n_labels // (4 * layout.size)
+    ends = cut_shards(ptr, max(1, min(len(ptr) - 1, _MAX_BATCHES, max(_MIN_BATCHES, affordable))))
+    return state, [(a, b, b - a) for a, b in ends]
+
+
+def batch_gradient(_: Any, state: Mapping[str, Any], vector: Floats, first: int, last: int) -> tuple[Any, Floats]:
+    """The gradient of -log p of sequences first .. last - 1, by all weights."""
+    layout, tokens = state["layout"], TokenAttributes.of(state)
+    gradient = _shard_partition(state, ChainTables.of(layout, vector, state["allowed"]), (first, last))[1]
+    weight = np.zeros(len(state["weight"]))
+    weight[first:last] = (state["weight"] - state["partial"])[first:last]
+    gradient -= _observed(tokens, state["dense"], state["labels"], weight, layout)
+    return state, gradient
 
 
 def _observed(tokens: TokenAttributes, dense: Any, labels: Any, weight: Floats, layout: ChainLayout) -> Floats:
@@ -324,120 +380,34 @@ def curvature_of(tokens: TokenAttributes, dense: Any, weight: Floats, layout: Ch
     return vector
 
 
-# -- training ------------------------------------------------------------------------------------------------
-
-
-class ChainFit(Learner):
-    """Minimises c1 |w|_1 + c2 |w|^2 - log-likelihood; an iteration is a step of the optimiser.
-
-    Args:
-        parts, states: of the data, numbered alike.
-        features, pair_features: which attributes have weights for which labels, and for which pairs of labels.
-        transitions: which neighbouring labels have a weight, (L, L).
-        n_dense: columns of dense features.
-        c1, c2, delta, max_iterations, threads: see `ChainCRF`.
-        layout: of the weights, where it is not that of a chain.
-    """
-
-    limit_name: ClassVar[str] = "max_iterations"
-    #: What is done to a part; see `lay_out` and `log_partition`.
-    functions: ClassVar[tuple[Any, Any]] = (lay_out, log_partition)
-
-    def __init__(
-        self,
-        parts: Backend,
-        states: Any,
-        features: AttributeLabels,
-        pair_features: AttributeLabels,
-        transitions: Bools,
-        n_dense: int,
-        *,
-        c1: float,
-        c2: float,
-        delta: float,
-        max_iterations: int,
-        threads: int | None,
-        layout: ChainLayout | None = None,
-    ) -> None:
-        self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
-        self.parts, self.features, self.pair_features = parts, features, pair_features
-        self.layout = layout or ChainLayout.of(features, pair_features, len(transitions), n_dense)
-        free: Bools = self.layout.join(True, transitions, True, np.bool_)
-        #: Entries of the vector that are no weights; they stay zero.
-        self.padding: Ints = np.flatnonzero(~free)
-        self.states, (observed, curvature) = parts.total(self.functions[0], states, self.layout)
-        self.observed: Floats = np.where(free, observed, 0.0)
-        p = 1.0 / self.layout.n_labels
-        diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
-        #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
-        self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
-        self.l1 = c1 * self.scale if c1 > 0 else None
-        self.start = np.zeros(self.layout.size)
-
-    def objective(self, point: Floats) -> tuple[float, Floats]:
-        """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
-        vector = point * self.scale
-        _, (log_z, d_log_z) = self.parts.total(self.functions[1], self.states, vector, self.threads)
-        gradient = 2.0 * self.c2 * vector
-        gradient -= self.observed
-        gradient += d_log_z
-        gradient[self.padding] = 0.0
-        gradient *= self.scale
-        return self.c2 * float(vector @ vector) - float(self.observed @ vector) + log_z, gradient
-
-    def start_from(self, weights: ChainWeights) -> None:
-        """Begin at these weights, whose features are this fit's."""
-        self.start = self.layout.join(weights.state, weights.pairs, weights.dense) / self.scale
-
-    def init(self, data: Any = None, potentials: Any = None) -> State:
-        """Where the fit begins."""
-        return State({}, self.limit, Search(self.start).arrays())
-
-    def step(self, data: Any, state: State) -> State:
-        """A step of the optimiser."""
-        search = Search.of(state.arrays)
-        if self.l1 is None:
-            search = lbfgs(search, self.objective, _MEMORY)
-        else:
-            search = owlqn(search, self.objective, self.l1, _MEMORY)
-        row, arrays = {"objective": search.value}, search.arrays()
-        if not search.stopped:
-            return state.after(row, arrays=arrays)
-        failure = failure_of(search, steps_made(state.history), self.tol)
-        return state.at_end(row, arrays=arrays, failure=failure)
-
-    def resume(self, data: Any, state: State, saved: State) -> State:
-        """The optimiser's state."""
-        return replace(state, arrays=Search.check(saved.arrays, self.layout.size), history=saved.history)
-
-    def weights(self, state: State) -> ChainWeights:
-        """The weights of a state."""
-        of_attributes, pairs, dense = self.layout.split(state.arrays["point"] * self.scale)
-        state_weights = of_attributes[self.layout.place]
-        return ChainWeights(self.features, self.pair_features, state_weights, pairs.copy(), dense.copy())
-
-
 def refuse_infeasible(score: Floats, first: int = 0) -> None:
     """Refuse sequences of which no labelling is allowed; messages number them from `first` on."""
     if not len(score) or score.min() > -np.inf:
         return
     if np.isnan(score).any():
         raise PotentiaError(f"the scores of sequence {first + int(np.argmax(np.isnan(score)))} are not finite.")
-    raise InfeasibleError(f"sequence {first + int(np.argmin(score))} has no labelling that the scheme allows.")
+    raise InfeasibleError(f"sequence {first + int(np.argmin(score))} has no labelling that is allowed.")
 
 
 # -- predicting ----------------------------------------------------------------------------------------------
 
 
-def best_labels(tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0) -> Any:
+def best_labels(
+    tables: ChainTables,
+    tokens: TokenAttributes,
+    dense: Any,
+    threads: int,
+    first: int = 0,
+    choices: Choices | None = None,
+) -> Any:
     """The most likely labels of all tokens [Viterbi]; messages number the sequences from `first` on."""
     ptr = tokens.sequence_ptr
     labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
 
     def piece(ends: tuple[int, int]) -> None:
         """Labels of a range of sequences, batch by batch."""
-        for a, b, rows in batches(ptr, dense, *ends):
-            scores = tables.dense_scores(rows)
+        for a, b, rows in batches(ptr, dense, *ends, choices is not None):
+            scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
             kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
 
     map_items(piece, cut_shards(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
@@ -446,9 +416,18 @@ def best_labels(tables: ChainTables, tokens: TokenAttributes, dense: Any, thread
 
 
 def marginals(
-    tables: ChainTables, tokens: TokenAttributes, dense: Any, threads: int, first: int = 0
+    tables: ChainTables,
+    tokens: TokenAttributes,
+    dense: Any,
+    threads: int,
+    first: int = 0,
+    choices: Choices | None = None,
+    feasible: bool = True,
 ) -> tuple[Floats, Floats]:
-    """Probabilities of all labels (tokens, L), and log Z of each sequence."""
+    """Probabilities of all labels (tokens, L) and log Z of each sequence, given `choices`.
+
+    Sequences without a labelling are refused, or log Z is -inf if they need not be `feasible`.
+    """
     ptr, layout = tokens.sequence_ptr, tables.layout
     mu, log_z, weight = (np.zeros((int(ptr[-1]), layout.n_labels)), np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1))
 
@@ -457,11 +436,13 @@ def marginals(
         for a, b, rows in batches(ptr, dense, *ends):
             n = int(ptr[b] - ptr[a])
             scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)
+            _forbid(scores, layout.kernel.width, choices, int(ptr[a]))
             kernels.sum_up(
                 tokens, layout.kernel, tables.flat, tables.lanes, _NO_LABELS, weight, a, b, scores, _NONE, _NONE, _NONE,
                 log_z,
             )  # fmt: skip
-            refuse_infeasible(log_z[a:b], first + a)
+            if feasible:
+                refuse_infeasible(log_z[a:b], first + a)
             mu[ptr[a] : ptr[b]] = scores.reshape(n, -1)[:, : layout.n_labels]
 
     map_items(piece, cut_shards(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
@@ -483,14 +464,14 @@ def k_best_labels(
             u += tables.dense_scores(dense[begin:end]).reshape(u.shape)
         kernels.score_tokens(tokens, kernel, tables.flat, begin, end, u.ravel())
         labels, score = np.empty((k, end - begin), dtype=np.int64), np.empty(k)
-        pair, stride = _pair_scores(tables, tokens, begin, end)
+        pair, stride = pair_scores(tables, tokens, begin, end)
         sequences.k_best_states(tables.lanes, pair, stride, u[:, : tables.layout.n_labels], labels, score)
         log_p = (score - log_z[number]).tolist()
         answers.append([(y.tolist(), p) for y, p in zip(labels, log_p, strict=True) if p > -np.inf])
     return answers
 
 
-def _pair_scores(tables: ChainTables, tokens: TokenAttributes, begin: int, end: int) -> tuple[Floats, int]:
+def pair_scores(tables: ChainTables, tokens: TokenAttributes, begin: int, end: int) -> tuple[Floats, int]:
     """Scores of neighbouring labels, flat, and how far those of one step are from the next: 0 where they are shared."""
     n, width, lanes = tables.layout.n_labels, tables.layout.kernel.width, tables.lanes
     if not tables.layout.kernel.pair_ptr.size:

@@ -12,10 +12,12 @@ from ..base.saving import digest_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.attributes import (
     AttributeIndex,
+    Choices,
     Columns,
     Label,
     check_lengths,
     check_sequences,
+    encode_choices,
     encode_labels,
     label_classes,
     label_values,
@@ -115,11 +117,13 @@ def read_part(
             raise
         raise type(error)(f"{part.name}: {error}") from None
     tokens, silent = _without_zeros(tokens)
+    labels, choices = encode_choices(given.y, values, given.first)
     state = {
+        **({} if choices is None else choices._asdict()),
         **tokens._asdict(),
         "silent": silent,
         "dense": dense,
-        "labels": encode_labels(given.y, values),
+        "labels": labels,
         "weight": weight,
         **pack_names(index.numbers),
         "first": given.first,
@@ -171,6 +175,12 @@ def part_digest(_: ChainPart, state: PartState) -> tuple[PartState, str]:
     return state, digest_of([spelled, *arrays])
 
 
+def part_counts(_: ChainPart, state: PartState) -> tuple[PartState, dict[Label, int]]:
+    """How often each label occurs."""
+    counts = np.bincount(state["labels"][state["labels"] >= 0], minlength=len(state["values"]))
+    return state, dict(zip(state["values"], counts.tolist(), strict=True))
+
+
 def number_part(
     _: ChainPart,
     state: PartState,
@@ -182,22 +192,28 @@ def number_part(
     scope: Any,
     counted: bool,
     offsets: Offsets | None,
+    costs: Floats | None,
 ) -> tuple[PartState, Floats]:
     """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
 
     numbers: of the part's attributes. allowed: by the scheme. scope: of the data set's attributes, `OF_LABELS`,
     `OF_PAIRS`, both or neither: which features are to be found. counted: sum up their values. offsets: of numbers
-    far from zero.
+    far from zero. costs: see `ChainData.number`.
     """
     labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
-    if scheme is not None:
+    choices = None
+    if "token" in state:
+        of_classes = np.zeros((len(state["token"]), len(classes)), dtype=bool)
+        of_classes[:, encode_labels([state["values"]], classes)] = state["allowed"]
+        choices = Choices(state["token"], of_classes)
+    if not allowed.transitions.all() or not (allowed.start.all() and allowed.end.all()):
         check_allowed(state["sequence_ptr"], labels, classes, allowed, scheme, state["first"])
     tokens, dense = TokenAttributes.of(state), _spread(state["dense"], state["columns"], columns)
     if offsets is not None:
         offsets, numbers = offsets.local(numbers)
         tokens = TokenAttributes(tokens.sequence_ptr, *offsets.announce(*tokens[1:], dense))
     n, silent = len(classes), state["silent"]
-    features = {"codes": _features(tokens, silent, labels, numbers, n, scope & OF_LABELS, counted)}
+    features = {"codes": _features(tokens, silent, labels, numbers, n, scope & OF_LABELS, counted, choices)}
     if np.any(scope & OF_PAIRS):
         codes = _pair_labels(tokens.sequence_ptr, labels, n)
         features["pair_codes"] = _features(tokens, silent, codes, numbers, n * n, scope & OF_PAIRS, counted)
@@ -212,9 +228,28 @@ def number_part(
         "weight": state["weight"],
         "first": state["first"],
         "allowed": allowed,
+        "choices": choices,
+        "costs": costs,
     }
     codes = _pair_labels(tokens.sequence_ptr, labels, n)
-    return new, np.bincount(codes[codes >= 0], minlength=n * n).reshape(n, n).astype(np.float64)
+    pairs = np.bincount(codes[codes >= 0], minlength=n * n).reshape(n, n).astype(np.float64)
+    return new, pairs if choices is None else pairs + _possible_pairs(tokens.sequence_ptr, labels, choices)
+
+
+def _possible_pairs(sequence_ptr: Ints, labels: Any, choices: Choices) -> Floats:
+    """How often each label may follow each where one of the two tokens, or both, may have several."""
+    token, n = choices
+    after = np.union1d(token, token + 1)
+    after = np.setdiff1d(after[after < len(labels)], sequence_ptr)  # a sequence's first token follows none
+
+    def possible(tokens: Ints) -> Floats:
+        rows = (labels[tokens][:, None] == np.arange(n.shape[1])).astype(np.float64)
+        at = np.minimum(np.searchsorted(token, tokens), len(token) - 1)
+        rows[token[at] == tokens] = n[at[token[at] == tokens]]
+        return rows
+
+    pairs: Floats = possible(after - 1).T @ possible(after)
+    return pairs
 
 
 def part_features(_: ChainPart, state: PartState, which: str) -> tuple[PartState, tuple[Ints, Floats]]:
@@ -233,7 +268,14 @@ def _spread(dense: Any, of_part: Columns, columns: Columns) -> Any:
 
 
 def _features(
-    tokens: TokenAttributes, silent: Ints, labels: Any, numbers: Any, n_labels: int, scope: Any, counted: bool
+    tokens: TokenAttributes,
+    silent: Ints,
+    labels: Any,
+    numbers: Any,
+    n_labels: int,
+    scope: Any,
+    counted: bool,
+    choices: Choices | None = None,
 ) -> tuple[Ints, Floats]:
     """Codes of a part's features by the numbers of the data set, ascending, and the sums of their values if counted.
 
@@ -253,6 +295,12 @@ def _features(
     if silent.size:
         beside = labels[silent[1]]
         code = np.union1d(code, (silent[0] * n_labels + beside)[beside >= 0])
+    if choices is not None:
+        row, label_of = np.nonzero(choices.allowed)
+        token = choices.token[row]
+        count_of = np.diff(tokens.item_ptr)[token]
+        items = np.arange(count_of.sum()) + np.repeat(tokens.item_ptr[token] - np.cumsum(count_of) + count_of, count_of)
+        code = np.union1d(code, tokens.attribute[items].astype(np.int64) * n_labels + np.repeat(label_of, count_of))
     sums = _sums(tokens, labels, code, n_labels) if counted else np.zeros(len(code))
     code = numbers[code // n_labels].astype(np.int64) * n_labels + code % n_labels
     order = np.argsort(code, kind="stable")
@@ -290,7 +338,12 @@ class ChainData:
     """
 
     def __init__(
-        self, sources: Sequence[Source], resident: int = 1, marked: bool = False, template: Template | None = None
+        self,
+        sources: Sequence[Source],
+        resident: int = 1,
+        marked: bool = False,
+        template: Template | None = None,
+        centred: bool = True,
     ) -> None:
         in_memory = all(source.in_memory for source in sources)
         self.parts = open_backend([ChainPart(source) for source in sources], in_memory, resident)
@@ -312,7 +365,7 @@ class ChainData:
             of_names = (numbers.setdefault(name, len(numbers)) for name in names)
             self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(names)))
         self.index = AttributeIndex(numbers, _join_columns(columns), template=template)
-        if self.index.columns or any(numeric):
+        if centred and (self.index.columns or any(numeric)):
             self._find_offsets(columns)
 
     def _find_offsets(self, columns: Sequence[Columns]) -> None:
@@ -345,22 +398,50 @@ class ChainData:
             least = min(sums, key=sums.__getitem__)
             self.faintest = (least, sums[least]) if sums[least] < np.inf else None
 
+    def remember(self, before: AttributeIndex, classes: Sequence[Label]) -> None:
+        """Number the attributes and labels of an earlier fit, too, after those of the data."""
+        self.classes = label_classes({*self.classes, *classes})
+        numbers, columns = dict(self.index.numbers), dict(self.index.columns)
+        for name in before.numbers:
+            numbers.setdefault(name, len(numbers))
+        for name, (first, end) in before.columns.items():
+            begin = n_columns(columns)
+            columns.setdefault(name, (begin, begin + end - first))
+        offsets, of_columns = before.offsets | self.index.offsets, np.zeros(n_columns(columns))
+        for index in (before, self.index):
+            for name, (first, end) in index.columns.items() if index.column_offsets.size else ():
+                if columns[name][1] - columns[name][0] == end - first:
+                    of_columns[slice(*columns[name])] = index.column_offsets[first:end]
+        for name in (*offsets, *(name for name, ends in columns.items() if of_columns[slice(*ends)].any())):
+            numbers.setdefault(presence_name(name), len(numbers))
+        self.index = AttributeIndex(
+            numbers, columns, offsets, of_columns if of_columns.any() else (), self.index.template
+        )
+
+    def label_counts(self) -> Floats:
+        """How often each of the classes occurs, before the parts are numbered."""
+        counts = dict.fromkeys(self.classes, 0)
+        for k in range(self.parts.n_parts):
+            for label, count in self.parts.at(k, part_counts, self.states).items():
+                counts[label] += count
+        return np.array([*counts.values()], dtype=np.float64)
+
     @property
     def n_dense(self) -> int:
         """Number of columns of dense features."""
         return n_columns(self.index.columns)
 
     def number(
-        self, allowed: Allowed, scheme: str | None, scope: Any, least: float
+        self, allowed: Allowed, scheme: str | None, scope: Any, least: float, costs: Floats | None = None
     ) -> tuple[Any, AttributeLabels, AttributeLabels, Floats]:
         """Number all parts alike; the parts' states, the features of labels and of pairs of labels, and how often each
         label follows each.
 
         allowed: by the scheme. scope: of each attribute, see `number_part`. least: what the values of a feature must
-        sum to.
+        sum to. costs: of each label, what other labels score more in training where it is right.
         """
         offsets = self.index.centring() if self.index.is_centred else None
-        options = self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets
+        options = self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets, costs
         states, pairs = self.parts.map(number_part, self.states, *options, own=self._numbers)
         self.states, self._numbers = None, []
         n_attributes, n = len(self.index.numbers), len(self.classes)
@@ -467,6 +548,16 @@ def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, 
         offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
         index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets, index.template)
     return ChainWeights(features, pair_features, weights.state[live], weights.pairs, weights.dense), index
+
+
+def with_features(
+    features: AttributeLabels, old: AttributeLabels, numbers: Any, labels: Ints, n_labels: int
+) -> AttributeLabels:
+    """Features, and those of an earlier fit; numbers, labels: what its attributes and labels are now."""
+    n, old_owner = len(features.ptr) - 1, np.repeat(np.arange(len(old.ptr) - 1), np.diff(old.ptr))
+    code = np.repeat(np.arange(n), np.diff(features.ptr)) * n_labels + features.label
+    code = np.union1d(code, numbers[old_owner].astype(np.int64) * n_labels + labels[old.label])
+    return AttributeLabels.of_codes(code, n, n_labels)
 
 
 def transferred(

@@ -16,6 +16,7 @@ from ..features.example import Example
 from ..features.parts import Examples, Held, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
+from ..graph.structured import StructuredValue
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
@@ -31,6 +32,7 @@ from .part import (
     PartRecipe,
     Shard,
     check_widths,
+    structured,
     table_entries,
 )
 
@@ -148,7 +150,8 @@ class Dataset:
         else:
             sources, resident = hold_examples(examples, part_entries or PART_ENTRIES), 1
         whole = frozenset(kind for kind, potential in potentials.items() if potential.unit == "example")
-        recipes = [PartRecipe(source, list(potentials), whole, **options) for source in sources]
+        factors = _factors(potentials)
+        recipes = [PartRecipe(source, list(potentials), whole, structures=factors, **options) for source in sources]
         in_memory = here or all(source.in_memory for source in sources)
         data = cls(open_backend(recipes, in_memory, resident, here), examples)
         if options.get("class_weight") is not None:
@@ -211,6 +214,11 @@ def _by_kind(by_part: Sequence[dict[str, KindFacts]]) -> dict[str, list[KindFact
     return facts
 
 
+def _factors(potentials: Mapping[str, Any]) -> dict[str, StructuredValue]:
+    """The potentials that are structured factors."""
+    return {kind: potential for kind, potential in potentials.items() if isinstance(potential, StructuredValue)}
+
+
 def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) -> float:
     """About how many bytes a fit takes: messages, biases and scores, layouts, parameters and their gradients."""
     entries, variables = 0, {}
@@ -222,7 +230,7 @@ def fit_bytes(potentials: Mapping[str, Potential], examples: Sequence[Example]) 
         variables[graph.digest] = graph.n_variables * max(1, SHARD_ENTRIES // max(n_entries, 1))
         for kind, x in example.features.items():
             if kind in potentials and potentials[kind].differentiable and len(graph.scopes.get(kind, ())):
-                size = x.shape[1] * int(np.prod(graph.table_shapes(kind)[0]))
+                size = x.shape[1] * int(np.prod(structured(graph, _factors(potentials)).table_shapes(kind)[0]))
                 parameters[kind] = max(size, parameters.get(kind, 0))
     laid_out = min(sum(variables.values()), sum(example.graph.n_variables for example in examples))
     return float(ENTRY_BYTES * entries + LAYOUT_BYTES * laid_out + 8 * _VECTORS * sum(parameters.values()))

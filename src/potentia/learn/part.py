@@ -16,6 +16,7 @@ from ..features.example import Example
 from ..features.parts import Held, Source
 from ..gradients.entry import class_factors
 from ..graph.structure import Graph, per_graph
+from ..graph.structured import StructuredValue
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
@@ -29,6 +30,8 @@ SHARD_ENTRIES = 200_000
 ONE_SHAPE = "regions of kind {kind!r} have tables of different shapes; use one kind per shape."
 #: As many unions of a part that left memory are kept for the next ones.
 _FEW_UNIONS = 4
+#: Regions of more variables have no tables.
+_MOST_AXES = 20
 
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
@@ -86,6 +89,7 @@ class Part:
         names: what messages call the examples; None for their own names, or numbers.
         whole: the kinds whose potentials read inputs of whole examples, not features.
         drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
+        structures: factors whose kinds score by outcomes.
 
     Attributes:
         examples, names: those that take part.
@@ -107,8 +111,9 @@ class Part:
         names: Sequence[str] | None = None,
         whole: frozenset[str] = frozenset(),
         drop_hidden: bool = False,
+        structures: Mapping[str, StructuredValue] | None = None,
     ) -> None:
-        self.kinds, self.whole = kinds, whole
+        self.kinds, self.whole, self.structures = kinds, whole, structures or {}
         names = names or [e.name or f"example {k}" for k, e in enumerate(examples)]
         for name, example in zip(names, examples, strict=True):
             for kind, scope in example.graph.scopes.items():
@@ -126,7 +131,8 @@ class Part:
         graphs: list[Graph] = []
         self.kept: list[dict[str, Ints] | None] = []
         for example, mask in zip(examples, masks, strict=True):
-            graph, rows = (example.graph, None) if mask is None else induced(example.graph, mask)
+            graph = structured(example.graph, self.structures)
+            graph, rows = (graph, None) if mask is None else induced(graph, mask)
             graphs.append(graph)
             self.kept.append(None if rows is None else {k: np.flatnonzero(taken) for k, taken in rows.items()})
         self.weighted = any(example.weights is not None for example in examples)
@@ -288,6 +294,12 @@ class Part:
         return KindFacts(self.shapes[kind], n, weight, width, some, without)
 
 
+def structured(graph: Graph, structures: Mapping[str, StructuredValue]) -> Graph:
+    """A graph with the structures of these factors' kinds."""
+    own = {kind: graph.scopes[kind].shape[1] for kind in structures if len(graph.scopes.get(kind, ()))}
+    return graph.with_structures({kind: structures[kind].structure(order) for kind, order in own.items()})
+
+
 def observed(example: Example) -> Bools:
     """Variables with a label and a positive weight."""
     labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
@@ -306,7 +318,8 @@ def _table_entries(graph: Graph, varied: frozenset[str]) -> int:
     for kind, scope in graph.scopes.items():
         if len(scope):
             shapes = graph.table_shapes(kind)
-            total += int((shapes.prod(axis=1) if kind in varied else shapes.sum(axis=1)).sum())
+            large = shapes.shape[1] > _MOST_AXES  # such regions score by outcomes
+            total += int((shapes.prod(axis=1) if kind in varied and not large else shapes.sum(axis=1)).sum())
     return total
 
 
@@ -348,6 +361,7 @@ class PartRecipe:
         positive: weights are above zero.
         class_weight: weight of each state, by which the variables' weights are multiplied.
         singles: give every variable a single-variable region.
+        structures: factors whose kinds score by outcomes.
     """
 
     source: Source
@@ -358,6 +372,7 @@ class PartRecipe:
     positive: bool = False
     class_weight: Sequence[float] | None = None
     singles: bool = False
+    structures: Mapping[str, StructuredValue] | None = None
 
     @property
     def name(self) -> str:
@@ -388,7 +403,7 @@ class PartRecipe:
             before, prepared = prepared, [_with_singles(example) for example in prepared]
             pairs = zip(before, prepared, strict=True)
             kinds += sorted({kind for a, b in pairs for kind in b.graph.kinds[len(a.graph.kinds) :]})
-        part = Part(prepared, kinds, names, self.whole, self.drop_hidden)
+        part = Part(prepared, kinds, names, self.whole, self.drop_hidden, self.structures)
         same = len(part.examples) == len(examples) and all(map(operator.is_, part.examples, examples))
         part.overview = Overview(
             {kind: part.kind_facts(kind) for kind in part.shapes},

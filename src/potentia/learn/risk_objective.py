@@ -97,7 +97,7 @@ def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
         batches.clear()
     if (stage, batch) not in batches:
         examples, names = [part.examples[i] for i in numbers], [part.names[i] for i in numbers]
-        batches[stage, batch] = Part(examples, part.kinds, names, part.whole)
+        batches[stage, batch] = Part(examples, part.kinds, names, part.whole, structures=part.structures)
     return batches[stage, batch]
 
 

@@ -15,7 +15,8 @@ from ..base.types import Bools, Floats, Ints, PotentiaError
 from ..features.schemes import spans
 from ..kernels import segments as kernels
 from ..kernels.attributes import TokenAttributes
-from .chain import AttributeLabels, ChainFit, ChainLayout, batches, curvature_of, cut_shards, refuse_infeasible
+from .chain import AttributeLabels, ChainLayout, batches, curvature_of, cut_shards, refuse_infeasible
+from .chain_fit import ChainFit
 
 _NONE = np.zeros(0)
 _NO_TABLE = np.zeros((0, 0))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count
 from ..base.saving import digest_of
 from ..base.types import (
+    Floats,
+    Ints,
     PotentiaError,
     check_choice,
     check_count,
@@ -22,15 +24,17 @@ from ..base.types import (
     check_function,
     check_number,
     check_type,
+    real_number,
     warn_caller,
 )
-from ..features.attributes import AttributeIndex, Label
+from ..features.attributes import AttributeIndex, Label, check_lengths
 from ..features.parts import Parts
 from ..features.schemes import SCHEMES
 from ..features.template import Template
-from ..learn.base import Callback, run, steps_made
-from ..learn.chain import AttributeLabels, ChainFit, scheme_constraints
-from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources, pruned, transferred
+from ..learn.base import Callback, State, run, steps_made
+from ..learn.chain import AttributeLabels, ChainTables, ChainWeights, best_labels, scheme_constraints
+from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources, pruned, transferred, with_features
+from ..learn.chain_fit import ChainFit, Solver
 from ..learn.checkpoint import Checkpoint
 from .chain_model import MAX_PAIR_LABELS
 from .chain_predict import DECODERS, ChainPredictor, Token
@@ -48,8 +52,9 @@ class ChainCRF(ChainPredictor):
     Minimises :math:`-\log p(y \mid x) + c_1 |w|_1 + c_2 |w|^2` over one weight per attribute and label and per pair of
     neighbouring labels. `X` is a list of sequences, each a list of tokens, each a dictionary: texts ({"word": "The"} is
     the attribute "word:The"), numbers and booleans ({"is_title": True}), nested dictionaries, lists and sets as
-    python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. `y`
-    is a list of lists of labels; None is an unknown label, over which the likelihood is summed.
+    python-crfsuite takes them; an array of numbers, such as {"embedding": vector}, is a block of dense features. A
+    sequence may also be an array (tokens, columns). `y` is a list of lists of labels; None is an unknown label, over
+    which the likelihood is summed, and a set, tuple or list says which labels are possible.
 
     Args:
         c1: coefficient of the absolute weights; most weights become exactly zero, which makes models small.
@@ -68,6 +73,12 @@ class ChainCRF(ChainPredictor):
             pairs of labels, and without a line "b" there are no transitions.
         pair_attributes: names of features that also get a weight for each pair of neighbouring labels that occurs
             with them (each pair of labels with `all_possible_transitions`).
+        class_weight: of each label, or "balanced" (inversely proportional to how often it occurs); others weigh 1.
+            A labelling counts as many times as likely in training as the weights of the labels it gets wrong
+            multiply to [softmax-margin, Gimpel and Smith 2010], so that errors at labels of large weight become rare.
+        constraints: pairs of labels that must not follow each other, such as ("I-PER", "B-LOC"); None in the first
+            place stands for the begin of a sequence, in the second for its end. They hold in training and prediction
+            and may be changed after `fit`.
 
     After `fit`: `classes_` (labels in order), `history_` (one dict per iteration), `n_iter_`, `converged_`,
     `state_features_` and `transition_features_` (weights by name), `offsets_`. Results do not depend on the number of
@@ -91,6 +102,12 @@ class ChainCRF(ChainPredictor):
     threads: int | None = None
     template: Template | None = None
     pair_attributes: Sequence[str] = ()
+    class_weight: Mapping[Label, float] | str | None = None
+    constraints: Sequence[tuple[Label | None, Label | None]] = ()
+
+    #: How to minimise, and whether numbers far from zero are centred.
+    _solver: ClassVar[Solver] = Solver()
+    _centred: ClassVar[bool] = True
 
     # -- fitting -------------------------------------------------------------------------------------------
 
@@ -104,6 +121,7 @@ class ChainCRF(ChainPredictor):
         progress: bool = False,
         checkpoint: str | os.PathLike[str] | Checkpoint | None = None,
         warm_start: bool = False,
+        validation: tuple[Iterable[Iterable[Token]], Sequence[Sequence[Label | None]]] | None = None,
     ) -> Self:
         """Train on sequences; X may be a generator, which is read once.
 
@@ -116,7 +134,9 @@ class ChainCRF(ChainPredictor):
             checkpoint: a file that holds the state after every iteration; if it exists, training resumes from it. A
                 checkpoint of other options or data is refused.
             warm_start: start from the weights of an earlier fit, by the names of attributes and labels. Attributes that
-                these sequences do not have get no weights, which gives a warning.
+                these sequences do not have keep their weights.
+            validation: sequences and labels (X, y) that do not train; after every iteration the shares of wrong labels
+                and of sequences with wrong labels, "validation_error" and "validation_sequence_error" in the history.
 
         A fit that fails leaves the model as it was before.
         """
@@ -128,7 +148,7 @@ class ChainCRF(ChainPredictor):
         sources, resident = chain_sources(X, y, sample_weight)
         marked = isinstance(checkpoint, str | os.PathLike)
         with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
-            data = ChainData(sources, resident, marked, self.template)
+            data = ChainData(sources, resident, marked, self.template, self._centred)
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
                     f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
@@ -139,27 +159,75 @@ class ChainCRF(ChainPredictor):
                 # of options and data: the checkpoint of a fit with others is refused
                 options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
                 checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
-            fit = self._begin(data, warm_start and hasattr(self, "weights_"))
+            fit = self._begin(data, warm_start and hasattr(self, "weights_"), self._solver)
+            evaluate = self._evaluation(fit, data, validation)
             state, self.converged_ = run(
-                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics
+                fit, None, {}, tracked=evaluate is not None, evaluate=evaluate, callback=callback,
+                checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics,
             )  # fmt: skip
         # attributes without a weight are dropped
         self.weights_, self.index_ = pruned(fit.weights(state), data.index)
+        self._squares = None
         self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
         self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
         return self
 
-    def _begin(self, data: ChainData, warm: bool) -> ChainFit:
-        """The fit before its first step, with weights of zero or, if `warm`, those of the fit before."""
-        allowed, n = scheme_constraints(data.classes, self.scheme), len(data.classes)
+    def partial_fit(
+        self,
+        X: Iterable[Iterable[Token]],
+        y: Sequence[Sequence[Label | None]],
+        classes: Sequence[Label] | None = None,
+        *,
+        sample_weight: Any = None,
+    ) -> Self:
+        """One pass of stochastic gradient steps [AdaGrad, Duchi et al. 2011] over these sequences.
+
+        Attributes and labels that were not met before get weights, others keep theirs. The penalties count by the
+        share of these sequences among all that `partial_fit` was given. `classes`: labels that may come later.
+        """
+        self._check()
+        known = hasattr(self, "weights_")
+        with one_blas_thread(), releasing():
+            data = ChainData(*chain_sources(X, y, sample_weight), template=self.template, centred=False)
+            data.remember(AttributeIndex(), classes or ())
+            n = len(y)
+            self._n_seen = n + (self._n_seen if known else 0)
+            fit = self._begin(data, known, Solver("l2sgd", seed=self._n_seen), n / self._n_seen)
+            squares, first = self._squares, fit.init()
+            if known:
+                before = self.weights_ if squares is None else squares
+                if squares is None:  # of a fit or a file: steps as long as if there had been some
+                    before = ChainWeights(*before[:2], *(np.ones_like(part) for part in before[2:]))
+                moved = transferred(before, self.index_, self.classes_, fit.weights(first), data.index, data.classes)
+                first = replace(first, arrays={**first.arrays, "squares": fit.layout.join(*moved[2:])})
+            state = fit.step(None, first)
+        self.weights_, self.index_, self.classes_ = fit.weights(state), data.index, data.classes
+        self._squares = fit.named(state.arrays["squares"])
+        before_row = self.history_[-1]["iteration"] if known and self.history_ else 0
+        row = {**state.history[-1], "iteration": before_row + 1}
+        self.history_ = [*(self.history_ if known else []), row]
+        self.n_iter_, self.converged_ = steps_made(self.history_), False
+        self.__dict__.pop("_tables_scheme", None)
+        return self
+
+    def _begin(self, data: ChainData, warm: bool, solver: Solver, share: float = 1.0) -> ChainFit:
+        """The fit before its first step, with weights of zero or, if `warm`, those of the fit before.
+
+        share: of the penalties, which counts.
+        """
+        costs, n_new = self._costs(data), len(data.index.numbers)
+        if warm:
+            data.remember(self.index_, self.classes_)
+            costs = np.append(costs, np.zeros(len(data.classes) - len(costs))) if costs is not None else None
+        allowed, n = scheme_constraints(data.classes, self.scheme, self.constraints), len(data.classes)
         scope = self._scope(data.index)
         if np.any(scope & OF_PAIRS) and n > MAX_PAIR_LABELS:
             raise PotentiaError(f"features of pairs need at most {MAX_PAIR_LABELS} labels, but y has {n}.")
         free = self.min_freq <= 0
         all_states, all_pairs = self.all_possible_states and free, self.all_possible_transitions and free
         sought = scope & ~np.uint8(OF_LABELS * all_states | OF_PAIRS * all_pairs)
-        states, features, pair_features, pairs = data.number(allowed, self.scheme, sought, self.min_freq)
+        states, features, pair_features, pairs = data.number(allowed, self.scheme, sought, self.min_freq, costs)
         if all_states:
             features = AttributeLabels.full(scope & OF_LABELS > 0, n)
         if all_pairs:
@@ -167,16 +235,70 @@ class ChainCRF(ChainPredictor):
         seen = np.ones_like(pairs, dtype=bool) if self.all_possible_transitions else pairs > 0
         if self.template is not None and self.template.constant is None:
             seen[:] = False
+        seen &= pairs >= self.min_freq
+        if warm:
+            number = np.array([data.index.numbers[name] for name in self.index_.numbers], dtype=np.int64)
+            label = np.array([data.classes.index(name) for name in self.classes_])
+            features = with_features(features, self.weights_.features, number, label, n)
+            of_pairs = (label[:, None] * n + label).ravel()
+            pair_features = with_features(pair_features, self.weights_.pair_features, number, of_pairs, n * n)
+            seen[np.ix_(label, label)] |= self.weights_.pairs != 0.0
+        frozen = [np.repeat(np.arange(len(f.ptr) - 1) >= n_new, np.diff(f.ptr)) for f in (features, pair_features)]
         fit = ChainFit(
-            data.parts, states, features, pair_features, seen & (pairs >= self.min_freq) & allowed.transitions,
-            data.n_dense, c1=self.c1, c2=self.c2, delta=self.delta, max_iterations=self.max_iterations,
-            threads=self.threads,
+            data.parts, states, features, pair_features, seen & allowed.transitions, data.n_dense,
+            c1=self.c1 * share, c2=self.c2 * share, delta=self.delta, max_iterations=self.max_iterations,
+            threads=self.threads, solver=solver, frozen=np.concatenate(frozen) if warm else None,
         )  # fmt: skip
         if warm:
-            _warn_of_dropped(self.index_, data.index)
             first, before = fit.weights(fit.init()), (self.weights_, self.index_, self.classes_)
             fit.start_from(transferred(*before, first, data.index, data.classes))
         return fit
+
+    def _costs(self, data: ChainData) -> Floats | None:
+        """The logarithm of the weight of each label."""
+        if self.class_weight is None:
+            return None
+        if isinstance(self.class_weight, str):
+            counts = data.label_counts()
+            return np.log(counts.sum() / np.maximum(counts, 1.0) / max(1, np.count_nonzero(counts)))
+        strange = [label for label in self.class_weight if label not in data.classes]
+        if strange:
+            raise PotentiaError(f"class_weight names {strange[0]!r:.40}, which is not a label in y.")
+        return np.log([float(self.class_weight.get(label, 1.0)) for label in data.classes])
+
+    def _evaluation(
+        self, fit: ChainFit, data: ChainData, validation: tuple[Any, Any] | None
+    ) -> Callable[[State], Mapping[str, Any]] | None:
+        """What the history is to tell of a state besides the objective."""
+        if validation is None:
+            return None
+        X, y = validation
+        labels_of, ptr = self._labels_of(fit, data, X)
+        check_lengths(y, np.diff(ptr).tolist())
+        number = {label: k for k, label in enumerate(data.classes)} | {None: -1}
+        truth = np.array([number.get(label, -2) for row in y for label in row], dtype=np.int64)
+
+        def errors(state: State) -> dict[str, float]:
+            wrong = (labels_of(state) != truth) & (truth != -1)
+            of_sequence = np.diff(np.concatenate([[0], np.cumsum(wrong)])[ptr]) > 0
+            return {
+                "validation_error": float(wrong.sum() / max(1, np.count_nonzero(truth != -1))),
+                "validation_sequence_error": float(of_sequence.mean()) if len(of_sequence) else 0.0,
+            }
+
+        return errors
+
+    def _labels_of(self, fit: ChainFit, data: ChainData, X: Any) -> tuple[Callable[[State], Any], Ints]:
+        """A function from a state of a fit to numbers of the labels that it predicts, and where sequences begin."""
+        tokens, dense = data.index.encode(X)
+        tokens = fit.layout.renumbered(tokens)
+        allowed = scheme_constraints(data.classes, self.scheme, self.constraints)
+
+        def labels_of(state: State) -> Any:
+            tables = ChainTables.of(fit.layout, fit.vector(state), allowed)
+            return best_labels(tables, tokens, dense, thread_count(self.threads))
+
+        return labels_of, tokens.sequence_ptr
 
     def _scope(self, index: AttributeIndex) -> Any:
         """Of each attribute, whether it has features of labels, of pairs of labels, or both."""
@@ -209,15 +331,15 @@ class ChainCRF(ChainPredictor):
             raise PotentiaError("pair_attributes must be a list of names of features.")
         if self.scheme is not None:
             check_choice("scheme", self.scheme, SCHEMES, "None")
+        if isinstance(self.class_weight, str):
+            check_choice("class_weight", self.class_weight, ("balanced",), "a dictionary or None")
+        elif self.class_weight is not None:
+            for label, weight in self.class_weight.items():
+                if not real_number(weight, f"class_weight[{label!r:.40}]") > 0:
+                    raise PotentiaError(f"class_weight[{label!r:.40}] must be above 0, not {weight}.")
+        if isinstance(self.constraints, str) or any(
+            not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] is pair[1] is None
+            for pair in self.constraints
+        ):
+            raise PotentiaError("constraints must be a list of pairs of labels, of which one may be None.")
         thread_count(self.threads)
-
-
-def _warn_of_dropped(before: AttributeIndex, now: AttributeIndex) -> None:
-    """Warn of attributes that an earlier fit gave weights and that the new sequences do not have."""
-    dropped = [name for name in before.numbers if name not in now.numbers]
-    if dropped:
-        warn_caller(
-            f"warm_start drops {len(dropped)} of the {len(before.numbers)} attributes of the earlier fit, such as "
-            f"{dropped[0]!r:.60}, which X does not have: fit on all sequences together to keep them.",
-            UserWarning,
-        )

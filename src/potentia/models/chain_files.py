@@ -67,6 +67,12 @@ class StoredChain(NamedTuple):
     pairs: Floats
     template: Template | None = None
 
+    @classmethod
+    def empty(cls) -> StoredChain:
+        """A model without labels and attributes."""
+        none = SparseWeights.of(*_no_weights(), 0)
+        return cls([], [], none, none, np.zeros((0, 0)))
+
     def with_name(self, name: str) -> StoredChain:
         """With one more attribute, which has no weights."""
         rows = (w._replace(ptr=np.append(w.ptr, w.ptr[-1])) for w in (self.state, self.pair_state))
@@ -79,7 +85,11 @@ class StoredChain(NamedTuple):
 
 def read_crfsuite(path: Any) -> StoredChain:
     """A model that CRFsuite, python-crfsuite or sklearn-crfsuite wrote."""
-    path, data = _content(path)
+    return parse_crfsuite(*_content(path))
+
+
+def parse_crfsuite(path: Path, data: bytes) -> StoredChain:
+    """The model that a file holds, which messages call `path`."""
     if len(data) < _HEADER.size or data[:4] != b"lCRF":
         raise PotentiaError(f"{path} is no CRFsuite model: it does not begin with 'lCRF'.")
     _, size, kind, version, _, n_labels, n_names, features, labels, names, _, _ = _HEADER.unpack_from(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ..base.params import Params
 from ..base.saving import Registered, build, read_file, reading, write_file
 from ..base.schema import TEXT, Array, Choice, Count, Either, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import Floats, Ints, PotentiaError
+from ..conformal import THRESHOLDS
 from ..features.attributes import MAX_LABELS, AttributeIndex, Label, PackedNames, pack_names
 from ..features.parts import Sequences
 from ..features.template import DIALECTS, Template
@@ -34,6 +35,14 @@ from .chain_files import (
 MAX_PAIR_LABELS = 255
 
 
+class ChainCalibration(NamedTuple):
+    """Held-out sequences, those with spans, and (2, thresholds) the sums of what sets of labels and of spans miss."""
+
+    n: int
+    n_spanned: int
+    missed: Floats
+
+
 class ChainModel(Registered, Params):
     """What a fit of `ChainCRF` leaves behind, and how it is written and read.
 
@@ -46,12 +55,18 @@ class ChainModel(Registered, Params):
     threads: int | None
     template: Template | None
     pair_attributes: Sequence[str]
+    class_weight: Mapping[Label, float] | str | None
+    constraints: Sequence[tuple[Label | None, Label | None]]
     weights_: ChainWeights
     index_: AttributeIndex
     classes_: list[Label]
     history_: list[dict[str, Any]]
     n_iter_: int
     converged_: bool
+    calibration_: ChainCalibration | None = None
+    #: Of `partial_fit`: sums of squared gradients, and sequences given to it so far.
+    _squares: ChainWeights | None = None
+    _n_seen: int = 0
 
     saved: ClassVar[Schema] = {
         "params": Kind((dict,)),
@@ -70,8 +85,12 @@ class ChainModel(Registered, Params):
         "dense": Array("f8", ("D", "L")),
         "offsets": Named(Number(), optional=True),
         "column_offsets": Array("f8", ("D",), optional=True),
+        "calibration": Section({"n_sequences": Count(), "n_spanned": Count()}, optional=True),
+        "missed": Array("f8", ("two", "thresholds"), low=0.0, optional=True),
         "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),
     }
+
+    lists: ClassVar[Schema] = {"pairs": Items(Items(Kind((str, int, float, type(None))), "two"))}
 
     # -- weights by name -----------------------------------------------------------------------------------
 
@@ -116,12 +135,14 @@ class ChainModel(Registered, Params):
     def _encoded(self, given: Sequences) -> tuple[ChainTables, TokenAttributes, Any]:
         """The weights as tables, and the sequences' attributes, numbered as these are, and dense columns."""
         tokens, dense = self.index_.encode(given.X, given.first)
-        if self.__dict__.get("_tables_scheme", ()) != self.scheme:
+        if self.__dict__.get("_tables_scheme", ()) != (rules := (self.scheme, *map(tuple, self.constraints))):
             w = self.weights_
             layout = ChainLayout.of(w.features, w.pair_features, len(self.classes_), len(w.dense))
             vector = layout.join(w.state, w.pairs, w.dense)
-            self._tables = ChainTables.of(layout, vector, scheme_constraints(self.classes_, self.scheme))
-            self._tables_scheme = self.scheme
+            self._tables = ChainTables.of(
+                layout, vector, scheme_constraints(self.classes_, self.scheme, self.constraints)
+            )
+            self._tables_scheme = rules
         return self._tables, self._tables.layout.renumbered(tokens), dense
 
     # -- saving --------------------------------------------------------------------------------------------
@@ -133,8 +154,15 @@ class ChainModel(Registered, Params):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
         self._check_fitted()
+        weight = self.class_weight
+        changed = {
+            "template": None,
+            "pair_attributes": list(self.pair_attributes),
+            "class_weight": [*map(list, weight.items())] if isinstance(weight, Mapping) else weight,
+            "constraints": [*map(list, self.constraints)],
+        }
         content = {
-            "params": self.get_params() | {"template": None, "pair_attributes": list(self.pair_attributes)},
+            "params": self.get_params() | changed,
             "template": None if self.template is None else asdict(self.template),
             "labels": self.classes_,
             "history": self.history_,
@@ -150,6 +178,9 @@ class ChainModel(Registered, Params):
             "pairs": weights.pairs,
             "dense": weights.dense,
         }
+        if self.calibration_ is not None:
+            content["calibration"] = {"n_sequences": self.calibration_.n, "n_spanned": self.calibration_.n_spanned}
+            arrays["missed"] = self.calibration_.missed
         if self.index_.is_centred:
             content["offsets"] = self.index_.offsets
         if self.index_.column_offsets.size:
@@ -167,11 +198,16 @@ class ChainModel(Registered, Params):
         """The model that `state` described."""
         found = check(cls.saved, {**content, **arrays}, "ChainCRF")
         template = None if found["template"] is None else Template(**found["template"])
-        pair_attributes = found["params"].get("pair_attributes", ())
-        changed = {"template": template, "pair_attributes": tuple(pair_attributes)}
-        model: Self = build(cls, found["params"] | changed)
+        params = found["params"]
+        changed: dict[str, Any] = {"template": template, "pair_attributes": tuple(params.get("pair_attributes", ()))}
+        if isinstance(weight := params.get("class_weight"), list):
+            check(cls.lists, {"pairs": weight}, "ChainCRF")
+            changed["class_weight"] = dict(weight)
+        check(cls.lists, {"pairs": params.get("constraints", [])}, "ChainCRF")
+        changed["constraints"] = tuple(map(tuple, params.get("constraints", [])))
+        model: Self = build(cls, params | changed)
         model._check()
-        scheme_constraints(found["labels"], model.scheme)
+        scheme_constraints(found["labels"], model.scheme, model.constraints)
         columns = {name: tuple(ends) for name, ends in found["columns"].items()}
         column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
         model.index_ = AttributeIndex(PackedNames(found), columns, found["offsets"], column_offsets, template)
@@ -180,6 +216,11 @@ class ChainModel(Registered, Params):
         model.weights_ = ChainWeights(features, pair_features, found["state"], found["pairs"], found["dense"])
         model.classes_, model.history_ = found["labels"], found["history"]
         model.n_iter_ = steps_made(model.history_)
+        if found["calibration"] is not None and found["missed"] is not None:
+            counts, missed = found["calibration"], found["missed"]
+            if missed.shape != (2, len(THRESHOLDS)):
+                raise PotentiaError("the saved ChainCRF is damaged: its calibration has the wrong size.")
+            model.calibration_ = ChainCalibration(counts["n_sequences"], counts["n_spanned"], missed)
         return model
 
     # -- files of other tools ------------------------------------------------------------------------------
@@ -187,23 +228,23 @@ class ChainModel(Registered, Params):
     @classmethod
     def from_crfsuite(cls, path: str | os.PathLike[str]) -> Self:
         """A model that CRFsuite, python-crfsuite or sklearn-crfsuite trained."""
-        return cls._of_stored(read_crfsuite(path))
+        return cls.of_stored(read_crfsuite(path))
 
     @classmethod
     def from_wapiti(cls, path: str | os.PathLike[str]) -> Self:
         """A CRF that Wapiti trained; `predict` takes rows of columns, without the label, to which it applies the
         model's patterns.
         """
-        return cls._of_stored(read_wapiti(path))
+        return cls.of_stored(read_wapiti(path))
 
     @classmethod
     def from_crfpp(cls, path: str | os.PathLike[str]) -> Self:
         """A model of CRF++ in the text form that ``crf_learn -t`` writes; `predict` takes rows of columns."""
-        return cls._of_stored(read_crfpp(path))
+        return cls.of_stored(read_crfpp(path))
 
     @classmethod
-    def _of_stored(cls, stored: StoredChain) -> Self:
-        """A fitted model with the weights of another tool's file."""
+    def of_stored(cls, stored: StoredChain) -> Self:
+        """The model that a file of another tool holds."""
         model: Self = build(cls, {"template": stored.template})
         numbers = {name: k for k, name in enumerate(stored.names)}
         model.index_ = AttributeIndex(numbers, template=stored.template)
@@ -222,19 +263,21 @@ class ChainModel(Registered, Params):
 
     def to_crfsuite(self, path: str | os.PathLike[str]) -> None:
         """Write the model as CRFsuite does, whose taggers can then use it."""
-        stored = self._stored("CRFsuite")
-        if len(stored.pair_state.weight) or self.template is not None or self.scheme is not None:
-            raise PotentiaError("CRFsuite has no features of pairs, templates or schemes, which this model has.")
+        stored = self.stored("CRFsuite")
+        if len(stored.pair_state.weight) or self.template is not None or self.scheme is not None or self.constraints:
+            raise PotentiaError(
+                "CRFsuite has no features of pairs, templates, schemes or constraints, which this model has."
+            )
         write_bytes(path, crfsuite_bytes(stored))
 
     def to_wapiti(self, path: str | os.PathLike[str]) -> None:
         """Write a model with a template as Wapiti does."""
-        if self.scheme is not None:
-            raise PotentiaError("Wapiti has no schemes, but this model has one.")
-        write_bytes(path, wapiti_bytes(self._stored("Wapiti")))
+        if self.scheme is not None or self.constraints:
+            raise PotentiaError("Wapiti has no schemes or constraints, but this model has.")
+        write_bytes(path, wapiti_bytes(self.stored("Wapiti")))
 
-    def _stored(self, tool: str) -> StoredChain:
-        """The fitted weights as another tool's file has them; refuses what that tool cannot represent."""
+    def stored(self, tool: str) -> StoredChain:
+        """What a file of another tool holds of the model."""
         self._check_fitted()
         if self.index_.columns or self.index_.is_centred:
             raise PotentiaError(f"{tool} has no arrays or centred numbers among its features, but this model has.")

@@ -325,17 +325,19 @@ class CRF(Registered):
         with releasing():
             return _score(self._gathered(examples), self._predictor())
 
-    def theta(self, example: Example) -> dict[str, Floats]:
+    def theta(self, example: Example) -> dict[str, Any]:
         """The scores of an example's regions, per kind: those of `potentials_` times `scales_`.
 
         They are log-scores whatever the learner, so that any inference method can read them, and
         `inference_.infer(example.graph, theta)` has the marginals of `infer(example)`.
         """
         part = self._part(example)
-        theta = {}
+        theta: dict[str, Any] = {}
         for kind, shape in part.shapes.items():
-            scores = self.potentials_[kind].scores(part.features[kind], trusted=True)
-            theta[kind] = (scores * self.scales_[kind]).reshape(-1, *shape)
+            potential = self.potentials_[kind]
+            scores = potential.scores(part.features[kind], trusted=True) * self.scales_[kind]
+            structured = kind in part.structures
+            theta[kind] = potential.as_theta(scores, shape, False) if structured else scores.reshape(-1, *shape)
         return theta
 
     def _part(self, example: Example) -> Part:

@@ -6,7 +6,7 @@ const pen = canvas.getContext("2d");
 const VOID = 255;
 const seen = {
   images: [], classes: [], number: -1, width: 0, height: 0, version: -1, shown: -1, value: 0, erase: false,
-  place: null, cursor: null, undone: 0, base: null, overlay: null, unsure: null,
+  place: null, cursor: null, undone: 0, keys: false, base: null, overlay: null, unsure: null,
 };
 const strokes = document.createElement("canvas");
 const ink = strokes.getContext("2d");
@@ -65,7 +65,7 @@ async function follow() {
         seen.overlay = seen.unsure = seen.place = null;
         say(found.message);
       } else {
-        [seen.overlay, seen.unsure] = await Promise.all([picture(found.overlay), picture(found.uncertainty)]);
+        [seen.overlay, seen.unsure] = await Promise.all([loaded(found.overlay), loaded(found.uncertainty)]);
         seen.place = found.place;
         const next = found.place ? " Draw next in the dashed circle, or accept." : " All labels are certain.";
         say(found.newest ? `Labels after ${found.seconds.toFixed(1)} s.${next}` : "Labels of newer strokes follow …");
@@ -79,7 +79,7 @@ async function follow() {
   }
 }
 
-async function picture(address) {
+async function loaded(address) {
   const image = new Image();
   image.src = address;
   await image.decode();
@@ -124,7 +124,7 @@ function paint() {
     line(() => pen.arc(x, y, r, 0, 2 * Math.PI));
     pen.setLineDash([]);
   }
-  if (seen.cursor && document.activeElement === canvas) {
+  if (seen.keys && seen.cursor && document.activeElement === canvas) {
     const [x, y] = seen.cursor;
     const r = Math.max(radius(), 4 / scale);
     line(() => {
@@ -153,9 +153,10 @@ function list(state) {
 
 function count() {
   const done = seen.images.filter((image) => image.mask).length;
-  const accepted = seen.images[seen.number].mask ? ", accepted" : "";
+  const accepted = seen.images[seen.number].mask ? " ✓" : "";
   at("name").textContent = seen.images[seen.number].name;
-  at("counter").textContent = `${seen.number + 1} of ${seen.images.length}${accepted} (${done} accepted)`;
+  at("counter").textContent = `${seen.number + 1} of ${seen.images.length}${accepted}`;
+  at("done").textContent = `${done} accepted`;
 }
 
 function choose(k) {
@@ -185,9 +186,14 @@ async function open(number) {
   try {
     seen.number = -1;
     const found = await ask("open", { image: number });
-    const [base, drawn] = await Promise.all([picture(`image/${number}?${Math.random()}`), picture(`strokes/${number}?${Math.random()}`)]);
+    const [base, drawn] = await Promise.all([loaded(`image/${number}?${Math.random()}`), loaded(`strokes/${number}?${Math.random()}`)]);
     Object.assign(seen, found, { base, shown: -1, place: null, overlay: null, unsure: null, number });
     seen.cursor = [Math.round(found.width / 2), Math.round(found.height / 2)];
+    if (!seen.sized) {
+      at("radius").value = Math.max(found.width, found.height) / 130;
+      seen.sized = true;
+      resize(0);
+    }
     strokes.width = found.width;
     strokes.height = found.height;
     ink.drawImage(drawn, 0, 0);
@@ -265,7 +271,7 @@ async function undo() {
   end();
   const number = seen.number;
   if (number < 0 || !(await send("undo", { image: number })) || number !== seen.number) return;
-  const drawn = await picture(`strokes/${number}?${Math.random()}`);
+  const drawn = await loaded(`strokes/${number}?${Math.random()}`);
   ink.globalCompositeOperation = "source-over";
   ink.clearRect(0, 0, strokes.width, strokes.height);
   ink.drawImage(drawn, 0, 0);
@@ -282,6 +288,7 @@ let finger = null;
 canvas.addEventListener("pointerdown", (event) => {
   if (event.button > 0 || seen.number < 0 || finger !== null || !event.isPrimary) return;
   finger = event.pointerId;
+  seen.keys = false;
   canvas.setPointerCapture(finger);
   canvas.focus({ preventScroll: true });
   begin(place(event));
@@ -303,6 +310,7 @@ window.addEventListener("pagehide", end);
 canvas.addEventListener("keydown", (event) => {
   const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   if (!seen.cursor || event.ctrlKey || event.metaKey || event.altKey) return;
+  seen.keys = true;
   if (event.key in moves) {
     const step = Math.max(1, Math.round(radius() / 2)) * (event.shiftKey ? 8 : 1);
     const size = [seen.width, seen.height];
@@ -333,7 +341,7 @@ document.addEventListener("keydown", (event) => {
   else if (key === "l") toggle("labels");
   else if (key === "u") toggle("unsure");
   else if (key === "s") toggle("marks");
-  else if (key === "g" && seen.place) { seen.cursor = seen.place.slice(0, 2); canvas.focus(); paint(); }
+  else if (key === "g" && seen.place) { seen.cursor = seen.place.slice(0, 2); seen.keys = true; canvas.focus(); paint(); }
   else if (key === "enter" && event.target.tagName !== "BUTTON" && event.target.tagName !== "SUMMARY") accept();
   else if (key === "pageup") turn(-1);
   else if (key === "pagedown") turn(1);

@@ -22,7 +22,7 @@ from ...base.types import Ints, PotentiaError
 from ..image_files import image_files, read_image, read_mask
 from ..image_pipeline import ImagePipeline
 from ..pipeline import file_digests, write_text
-from ..pixel_values import Classes, as_shown, learn_intensity, read_palette
+from ..pixel_values import Classes, as_shown, contours, learn_intensity, read_palette
 from ..segment import Segmentation, segment
 
 #: The value of pixels without a stroke, and classes at most.
@@ -285,8 +285,8 @@ class Session:
         answer = {"version": found.version, "message": found.message, "seconds": found.seconds, "newest": newest}
         if found.labels is None or found.uncertainty is None:
             return answer
-        overlay = self._painted(found.labels, 90)
-        overlay[contours(found.labels)] |= np.array([0, 0, 0, 255], dtype=np.uint8)
+        overlay = self._painted(found.labels, 60)
+        overlay[contours(found.labels), 3] = 255
         unsure = np.zeros_like(overlay)
         unsure[..., 0] = unsure[..., 2] = 255
         unsure[..., 3] = np.rint(14 * found.uncertainty) * 15  # few levels compress
@@ -402,14 +402,6 @@ class Session:
             if self._found is not None and self._found.model is not None:
                 self._save_model(self._found.model)
         self._thread.join(timeout=10.0)
-
-
-def contours(labels: np.ndarray) -> np.ndarray:
-    """Which pixels (h, w) have a neighbour of another class to the right, below or at both."""
-    edge = np.zeros(labels.shape, dtype=bool)
-    edge[:-1] |= labels[:-1] != labels[1:]
-    edge[:, :-1] |= labels[:, :-1] != labels[:, 1:]
-    return edge
 
 
 def _signed(marks: np.ndarray) -> Ints:

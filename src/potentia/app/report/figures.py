@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,10 +158,15 @@ PALETTE = np.array(
 ) / 255.0  # fmt: skip
 #: Images with longer sides are reduced: the page stays small.
 _LONGEST = 128
+#: The same for images of which rows keep their panels.
+_LARGEST = 1024
+#: What rows may have as a panel.
+_URI = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 #: Grey levels a marginal is kept with: nobody sees more, and they compress.
 _LEVELS = 31
 
-Panels = dict[str, np.ndarray]
+#: Colours (h, w, 3) in [0, 1], or a data URI, by name.
+Panels = dict[str, Any]
 #: What was seen, (h, w) or (h, w, 3) in [0, 1], and the classes (h, w), -1 where unknown.
 Original = tuple[np.ndarray, np.ndarray]
 
@@ -170,6 +176,51 @@ def pack(marginals: np.ndarray) -> dict[str, Any]:
     levels = np.rint(np.clip(marginals, 0.0, 1.0) * _LEVELS).astype(np.uint8)
     text = base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
     return {"shape": list(marginals.shape), "levels": text}
+
+
+def kept_image(image: Mapping[str, Any]) -> dict[str, Any]:
+    """An image as rows keep it: its panels as PNG or JPEG in data URIs, at full size up to `_LARGEST`.
+
+    image: "name", "truth" (-1 where unknown), "prediction", "colours" (n, 3) of the classes and, where known, "input"
+    and "overlay" (h, w, 3) and "uncertainty" (h, w) as arrays; of a volume the middle plane is kept.
+    """
+    every = ("input", "truth", "prediction", "uncertainty", "overlay")
+    names = [name for name in every if image.get(name) is not None]
+    arrays = {name: np.asarray(image[name]) for name in names}
+    if arrays["truth"].ndim == 3:
+        arrays = {name: values[len(values) // 2] for name, values in arrays.items()}
+    text = _wrong(arrays["truth"], arrays["prediction"])
+    step = -(-max(arrays["truth"].shape) // _LARGEST)
+    small = {name: values[::step, ::step] for name, values in arrays.items()}
+    colours = np.vstack([image["colours"], [[128, 128, 128]]]).astype(np.uint8)  # the last: unknown
+    truth, prediction = small["truth"], small["prediction"]
+    back = small["input"].mean(axis=-1) / 3 if "input" in small else np.zeros(truth.shape)
+    errors = np.repeat(back[..., None], 3, axis=-1).astype(np.uint8)
+    errors[truth < 0] = 128
+    errors[(truth >= 0) & (truth != prediction)] = (255, 64, 64)
+    panels = {"input": _jpeg_uri(small["input"])} if "input" in small else {}
+    panels |= {
+        "truth": _png_uri(colours[truth]),
+        "prediction": _png_uri(colours[prediction]),
+        "errors": _png_uri(errors),
+    }
+    if "uncertainty" in small:
+        grey = np.rint(_LEVELS * np.clip(small["uncertainty"], 0.0, 1.0)) * (255 // _LEVELS)
+        panels["uncertainty"] = _png_uri(np.repeat(grey[..., None], 3, axis=-1).astype(np.uint8))
+    panels |= {"overlay": _jpeg_uri(small["overlay"])} if "overlay" in small else {}
+    return {"name": str(image["name"]), "text": text, "panels": panels}
+
+
+def _png_uri(pixels: np.ndarray) -> str:
+    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
+
+
+def _jpeg_uri(pixels: np.ndarray) -> str:
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def unpack(packed: Mapping[str, Any]) -> np.ndarray:
@@ -189,6 +240,10 @@ def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str
     An image is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
     "prediction"; of the first two, the original adds input and truth. Without it a string is that of a square.
     """
+    if isinstance(image, Mapping) and "panels" in image:
+        if not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in image["panels"].values()):
+            raise ValueError("a panel is no PNG or JPEG file in a data URI")
+        return dict(image["panels"]), str(image.get("text", ""))
     marginals = states = None
     if isinstance(image, str):
         side = round(len(image) ** 0.5)
@@ -258,8 +313,10 @@ def _input(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 3 and values.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
-def data_uri(image: np.ndarray) -> str:
-    """Colours (h, w, 3) in [0, 1] as a PNG in a data URI."""
+def data_uri(image: np.ndarray | str) -> str:
+    """Colours (h, w, 3) in [0, 1] as a PNG in a data URI; one that is given stays."""
+    if isinstance(image, str):
+        return image
     factor = -(-max(image.shape[:2]) // _LONGEST)
     small = image[::factor, ::factor]
     bytes_ = np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8)

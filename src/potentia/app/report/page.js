@@ -43,6 +43,23 @@ function make(name, attributes, ...children) {
   return element;
 }
 
+// An image in full size, or twice or four times that.
+function enlarge(source, alt) {
+  const image = make("img", { src: source, alt });
+  const choice = make("select", { "aria-label": "zoom" });
+  for (const times of [1, 2, 4]) choice.append(make("option", { value: times }, `${times} ×`));
+  const small = () => Math.max(1, Math.floor(480 / Math.max(image.naturalWidth, image.naturalHeight)));
+  const resize = () => { image.style.width = `${image.naturalWidth * small() * choice.value}px`; };
+  const close = make("button", { type: "button" }, "Close");
+  const box = make("dialog", { class: "enlarged", "aria-label": alt }, make("div", {}, choice, close), make("div", { class: "whole" }, image));
+  choice.addEventListener("change", resize);
+  image.addEventListener("load", resize);
+  close.addEventListener("click", () => box.close());
+  box.addEventListener("close", () => box.remove());
+  document.body.append(box);
+  box.showModal();
+}
+
 function startViewer(viewer) {
   const data = JSON.parse(viewer.querySelector("script").textContent);
   const status = viewer.querySelector(".status");
@@ -62,7 +79,12 @@ function startViewer(viewer) {
         const about = name === "prediction" && entry.text ? `, ${entry.text}` : "";
         const whose = name === "input" || name === "truth" ? "" : ` by ${data.methods[at.method]}`;
         const alt = `${name} of ${image}${whose}${about}`;
-        return make("figure", {}, make("img", { src: data.sources[number], alt }), make("figcaption", {}, name));
+        const open = make("button", { type: "button", class: "enlarge", "aria-label": `enlarge ${alt}` });
+        const panel = make("img", { src: data.sources[number], alt });
+        panel.addEventListener("load", () => panel.classList.toggle("smooth", panel.naturalWidth > 2 * panel.clientWidth));
+        open.append(panel);
+        open.addEventListener("click", () => enlarge(data.sources[number], alt));
+        return make("figure", {}, open, make("figcaption", {}, name));
       }),
     );
   }

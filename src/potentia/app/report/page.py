@@ -9,6 +9,7 @@ from importlib.resources import files
 from itertools import count
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from .rows import (
     runs_table,
     scrolled,
     shaded_table,
+    shown,
     study_facts,
 )
 
@@ -40,6 +42,10 @@ _MEASURES = {
 }  # fmt: skip
 #: Keys of cells that say what a run is measured on: results of different ones are not compared.
 _DATA = ("set", "data", "noise", "part", "labels", "fold")
+#: Commands on a user's own data, whose runs have separate tables.
+_COMMANDS = {"train": "Training", "evaluate": "Evaluation"}
+#: Runs that a table with a line per measure has, at most.
+_MOST_TURNED = 4
 #: Methods in a strip, and groups in a sentence, at most.
 _MOST = 8
 
@@ -47,9 +53,10 @@ _MOST = 8
 def result_sentence(rows: Sequence[Row]) -> str:
     """The best result and the range of the others, for each data set; empty if rows have no known measure.
 
-    Of a user's own runs, the evaluations count, if there are any.
+    Of a user's own runs, every evaluation is told, and whether its data were those of training.
     """
-    rows = [row for row in rows if row["cell"].get("command") == "evaluate"] or rows
+    if all("command" in row["cell"] for row in rows):
+        return _own_sentence(rows)
     key = _measure(rows)
     if key is None:
         return ""
@@ -59,13 +66,47 @@ def result_sentence(rows: Sequence[Row]) -> str:
         if _known(row, key):
             groups.setdefault("" if apart is None else f"{row['cell'].get(apart)}", []).append((row[key], name))
     best = "lowest" if _MEASURES[key] else "highest"
-    text = key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
+    text = _plainly(key)
     sentences = [_best(group, _MEASURES[key], where) for where, group in list(groups.items())[:_MOST]]
     more = f"; and {len(groups) - _MOST} more" if len(groups) > _MOST else ""
     if len(rows) == 1:
         data = rows[0]["cell"].get("data")
         return f"The {text}{f' on {data}' if data else ''} is {rows[0][key]:.4f}."
     return f"The {best} {text} is {'; '.join(sentences)}{more}."
+
+
+def _plainly(key: str) -> str:
+    return key.replace("_", " ").replace("iou", "IoU").replace("f1", "F1")
+
+
+def _own_sentence(rows: Sequence[Row]) -> str:
+    """What evaluations of a user's own model found, those on held-out data first."""
+    measured = [row for row in rows if row["cell"]["command"] == "evaluate" and _measure([row])]
+    newest = list({str(row["cell"].get("data")): row for row in measured}.values())
+    ordered = sorted(newest, key=lambda row: row.get("training_share") or 0.0)
+    sentences = []
+    for row in ordered[:_MOST]:
+        key, share = _measure([row]) or "", row.get("training_share")
+        percent = 100.0 * row[key]
+        rounded = f"{percent:.1f} %" if percent >= 0.05 or not percent else f"{percent:.1g} %"
+        value = rounded if _MEASURES[key] else f"{row[key]:.4f}"
+        what = "images" if "n_images" in row else "data"
+        kind = f"{what} of which {share:.0%} were trained on" if share else f"held-out {what}"
+        where = {None: what, 1: f"the training {what}"}.get(share, kind)
+        told = f" ({row['cell'].get('data')})" if len(ordered) > 1 or share != 1 else ""
+        name = _plainly(key)
+        sentences.append(f"{name[0].upper()}{name[1:]} on {where}{told}: {value}.")
+    if ordered and all((row.get("training_share") or 0.0) == 1 for row in ordered):
+        sentences.append(f"No held-out {what} were given.")
+    if not ordered:
+        validated = [row for row in rows if _known(row, "validation_accuracy")]
+        sentences += (
+            [f"Accuracy on the held-out part: {validated[-1]['validation_accuracy']:.4f}."] if validated else []
+        )
+        sentences += (
+            [] if validated else ["The model is not evaluated yet: run `potentia evaluate` and this command again."]
+        )
+    return " ".join(sentences)
 
 
 def _best(group: Sequence[tuple[float, str]], less: bool, where: str) -> str:
@@ -174,9 +215,23 @@ def _share(value: float | None) -> str:
     return "–" if value is None or value != value else f"{value:.4f}"
 
 
+def model_card(study: StudyResults) -> list[Markup]:
+    """What was trained, with which options, and what was decided and why."""
+    shown = []
+    for _name, row in study.runs:
+        card = row.get("card")
+        if card:
+            pairs = {"trained on": row["cell"].get("data"), **card["facts"]}
+            pairs["options"] = ", ".join(f"{k} {v}" for k, v in card["options"].items()) or "none: the defaults"
+            shown.append(tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items())))
+            shown += [tag("ul", *(tag("li", text) for text in card["decisions"]))] if card["decisions"] else []
+    return shown
+
+
 def study_section(study: StudyResults) -> Markup:
     """Everything the rows allow, under one heading."""
-    parts = [("Results", tables), ("Images", images), ("Classes", class_tables), ("Confusion", confusion_tables),
+    parts = [("Results", tables), ("Model card", model_card), ("Images", images), ("Classes", class_tables),
+             ("Confusion", confusion_tables),
              ("Calibration", calibration_charts), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
     sections = lead(study)
@@ -197,8 +252,26 @@ def lead(study: StudyResults) -> list[Markup]:
 
 def tables(study: StudyResults) -> list[Markup]:
     """The study's own tables, then all runs."""
-    own = [*study.tables, runs_table("All runs", study.rows)]
+    commands: dict[Any, list[Row]] = {row["cell"].get("command"): [] for row in study.rows}
+    for row in study.rows:
+        commands[row["cell"].get("command")].append(row)
+    apart = len(commands) > 1 and commands.keys() <= _COMMANDS.keys()
+    runs = [_turned(runs_table(_COMMANDS[name], part)) for name, part in commands.items()] if apart else []
+    own = [*study.tables, *(runs or [runs_table("All runs", study.rows)])]
     return [scrolled(html_table(t), f"{study.name}: {t.title}") for t in own]
+
+
+def _turned(table: Table) -> Table:
+    """A table of few runs with a line per measure, which fits a narrow page; others as they are."""
+    if len(table.lines) > _MOST_TURNED:
+        return table
+    columns = [Column(f"run {line['run']}", str(k), str) for k, line in enumerate(table.lines)]
+    lines = [
+        {"measure": column.heading} | {str(k): shown(column, line) for k, line in enumerate(table.lines)}
+        for column in table.columns
+        if column.key not in ("command", "run")
+    ]
+    return Table(table.title, [Column("measure", "measure"), *columns], lines)
 
 
 def curves(study: StudyResults) -> list[Markup]:

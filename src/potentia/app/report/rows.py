@@ -191,7 +191,18 @@ _PLACE = ("study", "quick")
 #: Keys of a cell whose values need no name: "evaluate", not "command evaluate".
 _PLAIN = ("command", "data")
 #: Keys of a row that are no measures.
-_OTHER = ("cell", "data", "seconds", "learner", "versions", "curves", "pictures", "image_errors")
+_OTHER = (
+    "cell",
+    "data",
+    "seconds",
+    "learner",
+    "versions",
+    "curves",
+    "pictures",
+    "image_errors",
+    "card",
+    "training_share",
+)
 #: Headings of measures whose keys do not read well.
 _HEADINGS = {
     "settled": "converged", "hamming_loss": "Hamming loss", "f_micro": "F1 (micro)", "f_macro": "F1 (macro)",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,15 +25,16 @@ from typing import ClassVar
 import numpy as np
 
 from ...base.resources import thread_count
-from ...base.types import ArrayLike, Ints, check_count, check_number
+from ...base.types import ArrayLike, Ints, WidthError, check_count, check_number
 from ...graph.regions import Regions
-from ...graph.scores import Scores, region_indicators, score_labels
+from ...graph.scores import Scores, refuse_structures, region_indicators, score_labels
 from ...graph.structure import Graph
 from ..base import Inference, Interrupted, Result, TablesByKind
 from ..clock import Clock
 from ..decode import conditional_rounding, feasible_labelling, keep_observed, search
 from ..exact import Ranking
-from ..messages import TRW, LoopyBP
+from ..messages import TRW, LoopyBP, Smoothed
+from ..structured import Expansion, structured_labelling
 from .dual import ascend
 from .moves import Windows, move_labels, roof_duality, solve_components
 from .task import SearchTask, table_entries, trivial_bound
@@ -99,6 +100,9 @@ class MAP(Inference):
     relative 1e-9). Ctrl-C makes `infer` return the best labelling so far; see `MAPResult`. Marginals are the
     labelling's indicators. `start` may be a result of any method, whose labelling is the first candidate.
 
+    Values of `pt.factors` are searched as tables of auxiliary variables where these are small enough; elsewhere the
+    bound is that of `Smoothed(epsilon=0)`, and the labelling the best of local searches.
+
     Attributes:
         time_limit: seconds; a kernel call that is running is finished first. None lets every step run until it no
             longer improves. Equal seeds give equal results unless the time limit decides.
@@ -160,6 +164,8 @@ class MAP(Inference):
                 check_number(name, getattr(self, name))
         check_count("seed", self.seed)
         clock = Clock(self.time_limit, self.cpu_limit)
+        if scores.graph.structures:
+            return _label_structured(self, scores, start)
         if self.query is not None:
             from .marginal import label_query
 
@@ -204,6 +210,32 @@ class MAP(Inference):
         finally:
             exact.collect()
             exact.stop()
+
+
+def _label_structured(method: MAP, scores: Scores, start: Result | None) -> Result:
+    """MAP with structured factors: the portfolio on tables of auxiliary variables, else a bound and local search."""
+    if method.query is not None:
+        refuse_structures(scores.graph, "MAP(query=...)")
+    dual = Smoothed(epsilon=0.0, iterations=_MESSAGE_ITERATIONS, threads=1).run(scores, None)
+    marginals = LoopyBP(iterations=_MESSAGE_ITERATIONS, threads=1).run(scores, None)
+    starts = [dual.mpm(), marginals.mpm(), *([] if start is None else [start.argmax()])]
+    labels = structured_labelling(scores, starts)
+    task = SearchTask(scores, Clock(None, None), method.seed)
+    task.offer(labels, "local search")
+    task.tighten(dual.value, "max-product")
+    if task.proven:
+        return _result(task)
+    try:
+        tables = Expansion(scores)
+    except WidthError:
+        return _result(task)
+    inner = replace(
+        dual, graph=tables.scores.graph, scores=tables.scores, best=lambda _: tables.extend(labels), memo={}
+    )
+    try:
+        return tables.fold(method.run(tables.scores, inner))
+    except Interrupted as stop:
+        raise Interrupted(tables.fold(stop.result)) from None
 
 
 def _each(task: SearchTask, *parts: Callable[[SearchTask], None]) -> None:

@@ -215,8 +215,8 @@ class Connection:
         with self._reached():
             found: list[Answer | None] = [None] * len(calls)
             if self._is_direct(calls, payload):
-                answers = self.client.sync(self._run_directly, calls, payload)
-            rest = [call for call, answer in zip(calls, answers, strict=True) if answer is None]
+                found = self.client.sync(self._run_directly, calls, payload)
+            rest = [call for call, answer in zip(calls, found, strict=True) if answer is None]
             answers = iter(self._run_tasks(rest, payload, givers) if rest else ())
             return [next(answers) if answer is None else answer for answer in found]
 

@@ -365,7 +365,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
             before = ", ".join(self.label_names_)
             raise PotentiaError(f"the columns of y are {', '.join(names)}, but in training their order was {before}.")
         check_is_fitted(self)
-        labels, missing = as_labels(y)
+        labels, missing = self._coding.read(y)
         if missing.any():
             y = np.where(missing, self.predict(X), labels).astype(labels.dtype)
         return float(super().score(X, y, sample_weight))

@@ -48,8 +48,11 @@ class Coding(NamedTuple):
 
         The other value of a label that was constant in training is any other value: its sign is the opposite.
         """
-        ordinary = any(values.dtype.kind in "if" and -1 in values for values in self.classes)
-        return self.signs_of(*as_labels(y, not ordinary), names)
+        return self.signs_of(*self.read(y), names)
+
+    def read(self, y: Any) -> tuple[np.ndarray, Bools]:
+        """Labels as an array, and which are missing: -1 is, unless it is a label's value."""
+        return as_labels(y, not any(values.dtype.kind in "if" and -1 in values for values in self.classes))
 
     def signs_of(self, labels: np.ndarray, missing: Bools, names: list[str]) -> Floats:
         """`encode` of labels that have been checked."""

@@ -13,7 +13,7 @@ from scipy import sparse
 from ...base.resources import check_memory
 from ...base.saving import SavedFunction
 from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
-from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
+from ...base.types import Bools, Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
 from .base import FitTask, MultiLabelClassifier
 from .constraints import Constraints, forced, make_rules
 from .hinge import HingeSolver
@@ -33,6 +33,8 @@ _MOST_KERNEL_ROWS = 3000
 _RIDGES, _POWERS = (1.0, 10.0, 100.0, 1000.0), (0.0, 0.5, 1.0, 2.0, 4.0)
 #: Values taken where rows are too few to compare.
 _RIDGE, _POWER = 10.0, 1.0
+#: Held-out rows predicted without an error below which labellings are not compared as wholes.
+_FEW_ROWS = 5
 #: Rows that are labelled at once, that options are compared on, and that conditionals are learned from at most.
 _CHUNK, _COMPARED, _LEARNED = 512, 3000, 30_000
 
@@ -52,11 +54,11 @@ class LabelNetwork(MultiLabelClassifier):
     rows: each label's logistic regression on its units' scores and the forest's, without other labels.
 
     `predict` returns the labelling that is best for its target. "exact" (all labels right): the most probable
-    labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had less
-    Hamming loss. "hamming" (fewest wrong labels): the labels that are each more probable than not. "f1" (macro F1):
-    the labels whose probability exceeds a threshold of the largest expected F1 on held-out rows. The search for the
-    most probable labelling keeps `width` partial labellings per row. It is exact for up to 14 labels, and if no more
-    of them are as probable as the labelling found, which `search(X).optimal` says.
+    labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had
+    clearly less Hamming loss, or hardly any row was matched. "hamming" (fewest wrong labels): the labels that are each
+    more probable than not. "f1" (macro F1): the labels whose probability exceeds a threshold of the largest expected F1
+    on held-out rows. The search for the most probable labelling keeps `width` partial labellings per row. It is exact
+    for up to 14 labels, and if no more of them are as probable as the labelling found, which `search(X).optimal` says.
 
     Labels that are missing in training are left out of their classifiers; what the units make most probable given the
     labels that are known stands for them in the forest, and their expectation in other labels' conditionals.
@@ -79,8 +81,9 @@ class LabelNetwork(MultiLabelClassifier):
         random_state: seed of folds, trees, orders and units.
 
     After `fit`: `units_` (names), `power_`, `ridge_`, `order_`, `thresholds_` (of the labels that vary, for "f1"),
-    `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole; not
-    saved).
+    `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole) and
+    `held_out_` (measures of "exact" predictions, "joint", and of labels each on its own, "alone", with 95 % intervals);
+    the last two are not saved.
     """
 
     units: Literal["auto"] | Sequence[Any] = "auto"
@@ -158,6 +161,7 @@ class LabelNetwork(MultiLabelClassifier):
         self._own = Conditionals(none.astype(np.int64), np.zeros((0, 0)), none, np.zeros((0, 0)))
         self.units_: list[str] = []
         self.cv_results_: list[dict[str, float]] = []
+        self.held_out_: dict[str, dict[str, tuple[float, float, float]]] = {}
         self.power_, self.ridge_, self._scale, self.thresholds_ = 0.0, _RIDGE, np.ones(0), none
         self.order_, self.whole_ = np.zeros(0, dtype=np.int64), True
 
@@ -277,6 +281,7 @@ class LabelNetwork(MultiLabelClassifier):
         scores, signs, beliefs, weight = data
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n, known, most = len(signs), weight > 0, -np.inf
+        self.whole_ = signs.shape[1] > 1  # a lone label's score is its prediction's
         if n < 2 * self.cv:
             return
         parts, rules = list(splits(n, self.cv, seed)), make_rules(self._varying_constraints, order)
@@ -297,17 +302,20 @@ class LabelNetwork(MultiLabelClassifier):
             for power, errors in wrong.items():
                 errors[test] = listed.best(power).labels != signs[test]
         self.cv_results_ = [_measured(power, True, errors & known) for power, errors in wrong.items()]
-        self.power_ = self._better(n)["power"]
+        # the least Hamming loss of those of exact matches within half a standard error of the best
+        exact = max(r["exact_match"] for r in self.cv_results_)
+        exact -= 0.5 * np.sqrt(exact * (1.0 - exact) / n)
+        whole = min((r for r in self.cv_results_ if r["exact_match"] >= exact), key=lambda r: r["hamming_loss"])
+        self.power_ = whole["power"]
         apart = project(aside - 0.5, self._rules) != signs
         self.cv_results_.append(_measured(self.power_, False, apart & known))
-        self.whole_ = bool(self._better(n, self.power_)["whole"])
-
-    def _better(self, n: int, power: float | None = None) -> dict[str, float]:
-        """The result of the least Hamming loss, of those of exact matches within half a standard error of the best."""
-        fair = [r for r in self.cv_results_ if power in (None, r["power"])]
-        best = max(r["exact_match"] for r in fair)
-        noise = 0.5 * np.sqrt(best * (1.0 - best) / n)
-        return min((r for r in fair if r["exact_match"] >= best - noise), key=lambda r: r["hamming_loss"])
+        alone, wrong_share = self.cv_results_[-1], whole["hamming_loss"]
+        fewer = wrong_share - 0.5 * np.sqrt(wrong_share * (1.0 - wrong_share) / known.sum())
+        # or where hardly any row is predicted without an error
+        hopeless = n * max(whole["exact_match"], alone["exact_match"]) < _FEW_ROWS
+        self.whole_ &= not (hopeless or (alone["exact_match"] >= exact and alone["hamming_loss"] < fewer))
+        errors_of = {"joint": wrong[self.power_] if self.whole_ else apart, "alone": apart}
+        self.held_out_ = {name: intervals(signs > 0, found, known, seed) for name, found in errors_of.items()}
 
     # -- predicting ----------------------------------------------------------------------------------------
 
@@ -367,6 +375,16 @@ class LabelNetwork(MultiLabelClassifier):
             losses.append(losses_of(self._members(scores), seen, self.power_, own))
             first += len(scores)
         return np.concatenate(losses)
+
+    def dependences(self, least: float = 0.1) -> list[tuple[str, str, float]]:
+        """(label, other label, change of its log-odds where the other is present), strongest first, of some size."""
+        if not self._conditionals:
+            return []
+        first, names = self._conditionals[0], [self.label_names_[k] for k in self.order_]
+        change = 2.0 * first.coupling
+        pairs = np.argwhere(np.abs(change) >= least)
+        found = [(names[i], names[j], float(change[i, j])) for i, j in pairs]
+        return sorted(found, key=lambda entry: -abs(entry[2]))
 
     def decision_function(self, X: Any) -> Floats:
         """Log-odds (n, K), or (n,) after a flat y, of `predict_proba`; a label's sign may not be the prediction's.
@@ -438,6 +456,19 @@ def _measured(power: float, whole: bool, wrong: Any) -> dict[str, float]:
     """Measures of labels (n, V) that are wrong or not."""
     exact, hamming = float(np.mean(~wrong.any(axis=1))), float(np.mean(wrong))
     return {"power": power, "whole": whole, "exact_match": exact, "hamming_loss": hamming}
+
+
+def intervals(truth: Bools, wrong: Bools, known: Bools, seed: int) -> dict[str, tuple[float, float, float]]:
+    """Exact match, Hamming loss and macro F1 of labels (n, V), with 95 % bootstrap intervals over rows."""
+    n, wrong = len(truth), wrong & known
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=200)
+    counts = np.concatenate([np.ones((1, n)), counts])
+    exact = counts @ ~wrong.any(axis=1) / n
+    hamming = (counts @ wrong.sum(axis=1)) / np.maximum(counts @ known.sum(axis=1), 1)
+    both, total = counts @ (truth & known & ~wrong), counts @ ((truth & known).astype(int) + (known & (truth != wrong)))
+    f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1), 0.0).mean(axis=1)
+    values = {"exact_match": exact, "hamming_loss": hamming, "f_macro": f1}
+    return {name: (v[0], *np.quantile(v[1:], [0.025, 0.975])) for name, v in values.items()}
 
 
 def best_threshold(p: Floats) -> float:
