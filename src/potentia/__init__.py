@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .app import plot
     from .app.pipeline import load
     from .app.segment import segment
+    from .app.segmenter import ImageSegmenter
     from .features import datasets
     from .features.example import Example
     from .gradients.entry import loss_and_gradient
@@ -85,6 +86,7 @@ _ROOMS = {
 _NAMES = {
     "app.pipeline": "load",
     "app.segment": "segment",
+    "app.segmenter": "ImageSegmenter",
     "features.example": "Example",
     "gradients.entry": "loss_and_gradient",
     "graph.structure": "Graph",
@@ -146,6 +148,7 @@ __all__ = [
     "Example",
     "Gibbs",
     "Graph",
+    "ImageSegmenter",
     "InfeasibleError",
     "IteratedLogistic",
     "Kikuchi",
