@@ -24,6 +24,7 @@ def _add(total, peak, value):
 
 @njit(inline="always", **KERNEL)
 def _log(total, peak):
+    """log of a sum whose terms were divided by exp(peak)."""
     return log(total) + peak if total > 0.0 else -np.inf
 
 
