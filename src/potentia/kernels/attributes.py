@@ -219,6 +219,7 @@ def _add_pairs(tokens, layout, d_flat, size, begin, n, tables):
 
 @njit(**KERNEL)
 def _longest(tokens, first, last):
+    """Tokens of the longest of the sequences first .. last - 1, at least 1."""
     most = 1
     for k in range(first, last):
         most = max(most, tokens.sequence_ptr[k + 1] - tokens.sequence_ptr[k])

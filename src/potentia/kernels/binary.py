@@ -25,7 +25,7 @@ from .machine.simd import (
     zero8,
 )
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, fetch_ahead, following, most_rows, packed, slot_of
+from .star_blocks import LOG, most_rows, packed, slot_of
 from .vecmath import KERNEL, exp, log
 
 
@@ -42,7 +42,6 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
                 wait(team)
                 continue
             u = units[k]
-            fetch_ahead(blocks, blocks.lam, following(units, k))
             _update(common, blocks, u, write, scratch, p, here)
             if watch:
                 changes[iteration] = max(changes[iteration], _refresh(blocks.belief[u], p))
@@ -127,7 +126,7 @@ def _potentials(common, blocks, u, odds, scratch, p):
 
 @njit(inline="always", **KERNEL)
 def _tables(blocks, row, x, W):
-    """The four entries of the tables of eight lanes."""
+    """psi(0, 0), psi(0, 1), psi(1, 0), psi(1, 1) of the pairs in eight lanes."""
     table = blocks.table
     if blocks.shared:
         k = blocks.base[row]
@@ -138,7 +137,7 @@ def _tables(blocks, row, x, W):
 
 @njit(**KERNEL)
 def _value(blocks, first, last, odds, down):
-    """sum of c_e log sum_a v(a) M(a), with M(0) = down and M(1) = odds * down."""
+    """A block's part of the objective: sum of c_e log sum_a v(a) M(a), with M(0) = down and M(1) = odds * down."""
     W = blocks.lam.shape[2]
     value, i = 0.0, 0
     for row in range(first, last):
@@ -389,7 +388,7 @@ def _conditionals(table, k, kept, low, high):
 
 @njit(**KERNEL)
 def _conditionals_log(table, k, kept, low, high):
-    """The same from differences of messages and tables of logarithms, -inf included."""
+    """p(1|0) and p(1|1) from differences of log-messages and tables of logarithms, -inf included."""
     width = table.shape[1]
     for x in range(low.size):
         l0, l1 = -max(kept[x], 0.0), min(kept[x], 0.0)
@@ -417,7 +416,7 @@ def add_tables(layout, scores, sums, out):
 
 @njit(inline="always", **KERNEL)
 def _add_spread(scores, e, side, g, g_low, g_high, out):
-    """One pair's table; a variable may have a single state."""
+    """Add the cotangent of one pair's table to `out`; a variable may have a single state."""
     n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
     own, other = (n0, n1) if side == 0 else (n1, n0)
     down, right = (n1, 1) if side == 0 else (1, n1)
@@ -434,13 +433,13 @@ def _add_spread(scores, e, side, g, g_low, g_high, out):
 
 @njit(inline="always", **KERNEL)
 def _spread(g, g_low, g_high):
-    """d(theta_e / c_e)(a, b) of four configurations from the three sums."""
+    """Cotangents of theta_e / c_e at (0, 0), (0, 1), (1, 0), (1, 1), from a pair's sums g, g p(1|0) and g p(1|1)."""
     return g_low - g, -g_low, g - g_high, g_high
 
 
 @njit(allocates=True, **KERNEL)
 def shared_table(sums):
-    """The same for one table seen from one side, (4,)."""
+    """Cotangents of the four entries of a table that all pairs share, seen from one side, from its three sums, (4,)."""
     return np.array(_spread(sums[0], sums[1], sums[2]))
 
 

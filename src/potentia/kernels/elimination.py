@@ -28,6 +28,9 @@ from .tables import (
 )
 from .vecmath import KERNEL, exp, log
 
+#: A score that stands for +inf where weights are negative and infinities would meet, and half of it.
+_HUGE, _LARGE = 1e300, 1e250
+
 
 @njit(inner=True, **KERNEL)
 def n_factors(program):
@@ -37,7 +40,7 @@ def n_factors(program):
 
 @njit(inner=True, allocates=True, **KERNEL)
 def clique_card(program, bucket):
-    """States along the axes of the bucket's table."""
+    """Numbers of states along the axes of the bucket's table."""
     first, end = program.clique_ptr[bucket], program.clique_ptr[bucket + 1]
     card = np.empty(end - first, dtype=np.int64)
     for k in range(first, end):
@@ -68,9 +71,31 @@ def bucket_sources(program, bucket, with_own):
     return base, strides
 
 
-@njit(allocates=True, **KERNEL)
-def _send(program, store, bucket, maximise):
-    """Write the bucket's message, its peak moved out, and return the peak (-inf: everything is forbidden)."""
+@njit(inner=True, **KERNEL)
+def _reduce_rows(rows, w, scratch, out):
+    """out = w log sum over rows of exp(row / w); the maximum where w = 0. Rows are overwritten."""
+    if w == 0.0:
+        max_rows(rows, out)
+        return
+    if w != 1.0:
+        inverse = 1.0 / w
+        for s in range(rows.shape[0]):
+            row = rows[s]
+            for j in range(row.size):
+                # -inf times a negative number; infinities would subtract to NaN
+                row[j] = min(row[j] * inverse, _HUGE)
+    if rows.shape[0] == 2:
+        log_sum_exp_pair(rows[0], rows[1], out)
+    else:
+        log_sum_exp(rows, scratch[0], scratch[1], out)
+    if w != 1.0:
+        for j in range(out.size):
+            out[j] = -np.inf if out[j] > _LARGE else w * out[j]
+
+
+@njit(inner=True, allocates=True, **KERNEL)
+def send(program, store, bucket, w):
+    """Write the bucket's message by `_reduce_rows`, its peak moved out, and return the peak (-inf: all forbidden)."""
     card = clique_card(program, bucket)
     base, strides = bucket_sources(program, bucket, False)
     first, block = split_axes(card)
@@ -84,12 +109,7 @@ def _send(program, store, bucket, maximise):
     for start in range(0, message.size, block):
         add_sources(store, base, strides, mode, index, constant, rows)
         out = message[start : start + block]
-        if maximise:
-            max_rows(rows, out)
-        elif card[0] == 2:
-            log_sum_exp_pair(rows[0], rows[1], out)
-        else:
-            log_sum_exp(rows, scratch[0], scratch[1], out)
+        _reduce_rows(rows, w, scratch, out)
         raise_row(highest, out)
         advance(digits, card, first, strides, base)
     peak = highest.max()
@@ -107,7 +127,7 @@ def send_up(program, store, maximise, peaks):
     """
     peaks[:] = 0.0
     for bucket in range(program.card.size):
-        peaks[bucket] = _send(program, store, bucket, maximise)
+        peaks[bucket] = send(program, store, bucket, 0.0 if maximise else 1.0)
         if peaks[bucket] == -np.inf:
             return
 

@@ -69,6 +69,7 @@ def largest_range(forest, factors, singles):
 
 @njit(inline="always", **KERNEL)
 def _range_of(values):
+    """The largest value, and how far it is above the smallest."""
     high, low = values[0], values[0]
     for k in range(values.size):
         high, low = max(high, values[k]), min(low, values[k])
@@ -145,7 +146,7 @@ def upward(forest, factors, singles, up, message):
 
 @njit(inline="always", **SUMS)
 def _send(forest, factors, i, up, message):
-    """m_i, multiplied to the parent's `up`."""
+    """The message of variable i to its parent, multiplied to the parent's `up`."""
     p = forest.parent[i]
     n, width = forest.n_states[i], forest.n_states[p]
     psi = factors.psi[factors.at[i] : factors.at[i] + n * width].reshape(n, width)

@@ -278,7 +278,7 @@ def visit(design, dual, ws, k, theta, d):
 
 @njit(**KERNEL)
 def _leave_rest(design, dual, ws, k, best, gain, rest, d):
-    """The step that takes weight from the anonymous member."""
+    """A pairwise step towards labelling `best` that takes weight from what no labelling of the set accounts for."""
     first, last = design.row_ptr[k], design.row_ptr[k + 1]
     start = design.at[first]
     loss = dual.loss[k]
@@ -428,6 +428,7 @@ def chain_answers(design, w, chains, n_states, s, losses):
 
 @njit(allocates=True, **KERNEL)
 def _workspace(design, chains, L):
+    """Scratch for the longest chain."""
     most = most_entries(design, 0, design.row_ptr.size - 1)
     longest = 1
     for k in range(chains.variable_ptr.size - 1):
@@ -470,7 +471,7 @@ def _answer(design, chains, k, work):
 
 @njit(**KERNEL)
 def _write(chains, first, T, L, labels, answer):
-    """Entries of a chain's labels; returns their Delta."""
+    """Write the flat entries of a chain's labels to `answer`; returns their Delta."""
     loss = 0.0
     for i in range(T):
         answer[i] = chains.node_at[first + i] + labels[i]

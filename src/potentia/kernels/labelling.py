@@ -168,7 +168,7 @@ class SearchScratch(NamedTuple):
 
 
 def scratch(n_variables: int, n_states: int) -> SearchScratch:
-    """Scratch for graphs of this many variables of at most this many states."""
+    """Scratch of local search on graphs of this many variables of at most this many states."""
     ends, joint = (2, n_states), (n_states, n_states)
     return SearchScratch(
         np.zeros(ends, dtype=np.int64), np.zeros(ends), np.zeros(joint, dtype=np.int64), np.zeros(joint),
@@ -203,7 +203,7 @@ def _count_jointly(regions, values, where, bonds, bond, labels, i, j, fields, ro
 
 @njit(**KERNEL)
 def _best_joint(n, m, room, a, b):
-    """The best joint state, (a, b) if none is better."""
+    """The joint state of a bond's two variables that is best given the rest, (a, b) if none is better."""
     ends_bad, ends_good, joint_bad, joint_good = (room.ends_bad, room.ends_good, room.joint_bad, room.joint_good)
     bad = joint_bad[a, b] + ends_bad[1, b] + ends_bad[0, a]
     good = joint_good[a, b] + ends_good[1, b] + ends_good[0, a]
@@ -301,7 +301,7 @@ class Shake(NamedTuple):
 
 
 def shaking_scratch(n_variables: int) -> Shake:
-    """An empty step."""
+    """Scratch of kicks on graphs of this many variables, with nothing changed yet."""
     room = n_variables + _ROOM
     return Shake(
         np.empty(room, dtype=np.int64), np.empty(room, dtype=np.int64), np.empty(n_variables, dtype=np.int64),

@@ -330,6 +330,7 @@ def _settled(slope, a, cost, high, low):
 
 @njit(inline="always", **SUMS)
 def _limits(high, low):
+    """Violations of the last pass as limits for shrinking; infinite where there was none of that sign."""
     return (high if high > 0.0 else np.inf), (low if low < 0.0 else -np.inf)
 
 

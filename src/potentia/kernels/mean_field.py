@@ -81,14 +81,14 @@ class MeanFieldModel(NamedTuple):
 
 @njit(**KERNEL)
 def spread_all(links, q):
-    """U of all variables."""
+    """U_j(a) = sum_b T(a, b) q_j(b) of all variables j and the tables they use."""
     for j in range(q.shape[0]):
         spread_one(links, q, j)
 
 
 @njit(inner=True, **KERNEL)
 def spread_one(links, q, j):
-    """U of one variable."""
+    """U_j of one variable: its distribution times each table that its neighbours weigh."""
     for k in range(links.user_ptr[j], links.user_ptr[j + 1]):
         number = links.user[k]
         _multiply(links, number, q[j], links.spread[number, j], False)

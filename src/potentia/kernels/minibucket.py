@@ -13,81 +13,22 @@ import math
 
 import numpy as np
 
-from .elimination import bucket_sources, clique_card, n_factors
+from .elimination import bucket_sources, clique_card, n_factors, send
 from .machine.jit import njit
-from .tables import (
-    add_sources,
-    advance,
-    log_sum_exp,
-    log_sum_exp_pair,
-    max_rows,
-    raise_row,
-    read_block,
-    reduce_axes,
-    split_axes,
-)
+from .tables import add_sources, advance, read_block, reduce_axes, split_axes
 from .vecmath import KERNEL, exp, log
 
-#: A score that stands for +inf where weights are negative and infinities would meet, and half of it.
-_HUGE, _LARGE = 1e300, 1e250
 #: Logarithm of a probability that counts as zero, in the change of cost shifts and where weights are negative.
 _LEAST = -700.0
 #: Change of a cost shift at most in one step.
 _CHANGE = 4.0
 
 
-@njit(inner=True, **KERNEL)
-def _reduce_rows(rows, w, scratch, out):
-    """out = w log sum over rows of exp(row / w); the maximum where w = 0. Rows are overwritten."""
-    if w == 0.0:
-        max_rows(rows, out)
-        return
-    if w != 1.0:
-        inverse = 1.0 / w
-        for s in range(rows.shape[0]):
-            row = rows[s]
-            for j in range(row.size):
-                # -inf times a negative number; infinities would subtract to NaN
-                row[j] = min(row[j] * inverse, _HUGE)
-    if rows.shape[0] == 2:
-        log_sum_exp_pair(rows[0], rows[1], out)
-    else:
-        log_sum_exp(rows, scratch[0], scratch[1], out)
-    if w != 1.0:
-        for j in range(out.size):
-            out[j] = -np.inf if out[j] > _LARGE else w * out[j]
-
-
-@njit(allocates=True, **KERNEL)
-def _send(program, store, node, w):
-    """Write the node's message, its peak moved out, and return the peak."""
-    card = clique_card(program, node)
-    base, strides = bucket_sources(program, node, False)
-    first, block = split_axes(card)
-    mode, index, constant = read_block(store, base, strides, card, first, block)
-    digits = np.zeros(card.size, dtype=np.int64)
-    rows = np.empty((card[0], block))
-    scratch = np.empty((2, block))
-    slot = n_factors(program) + node
-    message = store[program.offset[slot] : program.offset[slot + 1]]
-    highest = np.full(block, -np.inf)
-    for start in range(0, message.size, block):
-        add_sources(store, base, strides, mode, index, constant, rows)
-        out = message[start : start + block]
-        _reduce_rows(rows, w, scratch, out)
-        raise_row(highest, out)
-        advance(digits, card, first, strides, base)
-    peak = highest.max()
-    if peak > -np.inf:
-        message -= peak
-    return peak
-
-
 @njit(**KERNEL)
 def send_nodes(program, store, weight, peaks, first, last):
     """Messages of nodes first..last - 1; the sum of all peaks is the bound. False where everything is forbidden."""
     for node in range(first, last):
-        peaks[node] = _send(program, store, node, weight[node])
+        peaks[node] = send(program, store, node, weight[node])
         if peaks[node] == -np.inf:
             return False
     return True

@@ -111,6 +111,7 @@ def _lookup(table, keys, key):
 
 @njit(**KERNEL)
 def _insert(table, keys, key, number):
+    """Enter a lattice point under its number into the hash table."""
     table[_slot(table, keys, key)] = number
     for k in range(key.size):
         keys[number - 1, k] = key[k]

@@ -427,6 +427,7 @@ def reverse_read(g, d_theta, d_lam, d_belief, back):
 
 @njit(inline="always", **KERNEL)
 def _scratch(g):
+    """Room for the largest region: its belief, a message, a product."""
     largest = 1
     for r in range(g.size.size):
         largest = max(largest, g.size[r])

@@ -269,6 +269,7 @@ class _Heap(NamedTuple):
 
 @njit(**KERNEL)
 def _push(heap, key, item):
+    """Add an item to the heap."""
     k = heap.size[0]
     heap.size[0] = k + 1
     while k > 0 and heap.key[(k - 1) // 2] > key:
@@ -279,6 +280,7 @@ def _push(heap, key, item):
 
 @njit(**KERNEL)
 def _pop(heap):
+    """Remove the item of the smallest key and return it."""
     top = heap.item[0]
     n = heap.size[0] - 1
     heap.size[0] = n
@@ -326,6 +328,7 @@ def _undo(d, length):
 
 @njit(**KERNEL)
 def _blame(regions, r, conflict):
+    """Raise the conflict weight of a region's variables."""
     for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
         conflict[regions.scope[k]] += 1.0
 

@@ -85,7 +85,7 @@ def logistic_loss(z):
 
 @njit(inline="always", **SUMS)
 def _score(links, base, row, i, y):
-    """g_i of the labels set so far."""
+    """The score g_i of label i given the labels set so far."""
     total = 0.0
     for j in range(i):
         total += links.coupling[i, j] * y[j]
@@ -303,6 +303,7 @@ def _uniform(state):
 
 @njit(inline="always", **SUMS)
 def _logistic(g):
+    """1 / (1 + exp(-g)) without overflow."""
     return 1.0 / (1.0 + exp(min(-g, 700.0)))
 
 
@@ -312,7 +313,7 @@ _TIE = 1e-12
 
 @njit(inner=True, **KERNEL)
 def start(cliques, v, s, y, z):
-    """z (K) of labelling y."""
+    """All scores z (K) of a labelling y."""
     for i in range(y.size):
         z[i] = y[i] * s[i]
     for c in range(v.size):
@@ -335,7 +336,7 @@ def flip(cliques, v, s, i, y, z):
 
 @njit(inner=True, **KERNEL)
 def loss_of(z):
-    """The hinge sum."""
+    """The sum over labels of the hinge losses [1 - y_i z_i]_+."""
     total = 0.0
     for i in range(z.size):
         total += max(0.0, 1.0 - z[i])

@@ -144,12 +144,14 @@ def _add_value(blocks, u, row, logm, incoming):
 
 @njit(inline="always", **KERNEL)
 def _exp_row(values, r):
+    """exp of row r in place."""
     for k in range(values.shape[1]):
         values[r, k] = exp(values[r, k])
 
 
 @njit(inline="always", **KERNEL)
 def _log_row(values, r):
+    """log of row r in place."""
     for k in range(values.shape[1]):
         values[r, k] = log(values[r, k])
 
@@ -176,7 +178,7 @@ def _product(blocks, u, row, incoming, out):
 
 @njit(**KERNEL)
 def _shared_product(table, at, incoming, out, L, W):
-    """The same with one table [a][b] for all lanes."""
+    """out(a) = sum_b psi(a, b) incoming(b) for every lane, with one table [a][b] for all of them."""
     for x in range(0, W, CHUNK):
         for a in range(L):
             s0, s1 = zero8(), zero8()

@@ -209,7 +209,7 @@ def fetch_ahead(blocks, messages, u):
 
 @njit(inline="always", **KERNEL)
 def peak_of(values, peak):
-    """peak(lane) = max over states."""
+    """peak(lane) = max over states of a row's values."""
     for x in range(peak.size):
         peak[x] = values[0, x]
     for a in range(1, values.shape[0]):
@@ -315,7 +315,7 @@ def sum_messages(profile, table, at, stride, v, out, x, L, width):
 
 @njit(**KERNEL)
 def _recur(reach, table, at, stride, v, out, x, L, width, far):
-    """The same for g(d) = d: sums over d <= reach of q^d v(a - d) and of v(a - d), updated from state to state."""
+    """`sum_messages` for the cost g(d) = d: running sums over d <= reach of q^d v(a - d), from state to state."""
     t, q, last = load8(table, at), load8(table, at + stride), load8(table, at + 2 * stride)
     own = sub8(spread8(1.0), t)
     f, w = zero8(), zero8()
@@ -369,7 +369,7 @@ def max_messages(profile, table, at, stride, v, out, x, L, width):
 
 @njit(inner=True, **KERNEL)
 def derivatives(profile, table, at, W, v, out, x, L):
-    """out(a) = dM(a)/ds of eight lanes."""
+    """out(a) = dM(a)/ds of eight lanes: how messages change with the weight s of their table."""
     t, total = load8(table, at), zero8()
     for k in range(x, L * W, W):
         total = add8(total, load8(v, k))
@@ -393,7 +393,7 @@ def derivatives(profile, table, at, W, v, out, x, L):
 
 @njit(**KERNEL)
 def _recur_derivatives(profile, table, at, W, v, out, x, L, far, all_far):
-    """The same for g(d) = d; `far` is -cap t, `all_far` that times the sum of v."""
+    """`derivatives` for the cost g(d) = d; `far` is -cap t, `all_far` that times the sum of v."""
     q, last = load8(table, at + W), load8(table, at + 2 * W)
     reach, gap = profile.reach, (profile.reach + 1) * W
     last_cost = mul8(last, spread8(reach + 1.0))
@@ -454,7 +454,7 @@ def product_transposed(table, at, v, first, stride, out, L):
 
 @njit(inline="always", **KERNEL)
 def store4(out, at, step, s0, s1, s2, s3):
-    """Four vectors, `step` apart."""
+    """Store four vectors, `step` apart."""
     store8(out, at, s0)
     store8(out, at + step, s1)
     store8(out, at + 2 * step, s2)

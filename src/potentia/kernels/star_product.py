@@ -260,7 +260,7 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
 
 @njit(allocates=True, **KERNEL)
 def send(start, stop, blocks):
-    """What the rows of blocks start..stop that send have to send, from their messages as they are."""
+    """The products that rows of blocks start..stop send to the other ends of their pairs, from the current messages."""
     L, W = blocks.lam.shape[1], blocks.lam.shape[2]
     scratch = np.empty(L * CHUNK)
     for u in range(start, stop):
@@ -294,7 +294,7 @@ def _send(blocks, u, x, width, scratch):
 
 @njit(inner=True, **KERNEL)
 def _fetch_inputs(blocks, u, x, width):
-    """Call for what a piece will read: messages at the other ends of its pairs, or what these have sent."""
+    """Prefetch what a piece will read: messages at the other ends of its pairs, or what these have sent."""
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
         if blocks.role[row] == RECEIVES:
             _fetch_row(blocks.sent, row, x, width)
@@ -304,7 +304,7 @@ def _fetch_inputs(blocks, u, x, width):
 
 @njit(inner=True, **KERNEL)
 def _fetch_outputs(blocks, u, x, width):
-    """Call for where a piece's messages go, and the products that it sends."""
+    """Prefetch where a piece's messages go, and the products that it sends."""
     for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
         _fetch_row(blocks.lam, row, x, width)
         if blocks.role[row] == SENDS:
@@ -313,7 +313,7 @@ def _fetch_outputs(blocks, u, x, width):
 
 @njit(inline="always", **KERNEL)
 def _fetch_row(messages, row, x, width):
-    """All states of a piece in one slot."""
+    """Prefetch all states of a piece in one slot."""
     L, W = messages.shape[1], messages.shape[2]
     flat = messages.reshape(-1)
     for a in range(row * L, (row + 1) * L):
@@ -323,7 +323,7 @@ def _fetch_row(messages, row, x, width):
 
 @njit(inline="always", **KERNEL)
 def _fetch_ends(messages, blocks, row, x, width):
-    """The same at the other ends of the pairs."""
+    """Prefetch all states of a piece in one slot at the other ends of its pairs."""
     L, W = messages.shape[1], messages.shape[2]
     flat, opposite = messages.reshape(-1), blocks.opposite.reshape(-1)
     for lane in range(row * W + x, row * W + x + width, CHUNK):
@@ -335,7 +335,7 @@ def _fetch_ends(messages, blocks, row, x, width):
 
 @njit(inner=True, **KERNEL)
 def _receive(sent, row, x, out, width):
-    """M of a piece in one slot, as the other ends left it."""
+    """The products M of a piece in one slot, as the other ends of its pairs have sent them."""
     L, W = sent.shape[1], sent.shape[2]
     flat = sent.reshape(-1)
     for a in range(L):
@@ -377,7 +377,7 @@ def product(table, at, incoming, out, x, width):
 
 @njit(**KERNEL)
 def _shared_product(table, at, incoming, out, L, width):
-    """The same with one table [a][b] for all lanes: four of its rows stay in the cache for all lanes of the piece."""
+    """out = psi incoming with one table [a][b] for all lanes: four of its rows stay in the cache for a whole piece."""
     for a in range(0, L - 3, 4):
         for x in range(0, width, CHUNK):
             s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()

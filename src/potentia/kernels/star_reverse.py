@@ -111,6 +111,7 @@ class _Scratch(NamedTuple):
 
 @njit(inline="always", **KERNEL)
 def _scratch(L, W):
+    """Room for the cotangents of one slot, (L, W) each."""
     dp, dlog, incoming = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     back, ratio, moved = np.empty((L, W)), np.empty((L, W)), np.empty((L, W))
     return _Scratch(dp, dlog, incoming, back, ratio, moved, np.empty(W))
@@ -189,6 +190,7 @@ def _pull_row(blocks, cotangents, record, add, u, row, scratch):
 
 @njit(inline="always", **KERNEL)
 def _add_node(blocks, node, u, dp):
+    """node += inverse * dp: the cotangent of the variables' scores of block u."""
     inverse = blocks.inverse
     for a in range(dp.shape[0]):
         for x in range(dp.shape[1]):
@@ -197,7 +199,7 @@ def _add_node(blocks, node, u, dp):
 
 @njit(inline="always", **KERNEL)
 def _back_normalise(belief, d_belief, u, dp):
-    """mu * (g - g . mu) [MBL-tpami sec. 7]."""
+    """dp = mu * (g - g . mu): cotangents g of marginals pulled back through the softmax [MBL-tpami sec. 7]."""
     L, W = dp.shape
     mean = np.zeros(W)
     for a in range(L):
@@ -226,7 +228,7 @@ def _add_outer(left, right, sums):
 
 @njit(**KERNEL)
 def _pull_weights(blocks, d_slope, row, scratch):
-    """Tables that are weights: dl(b) = exp(l(b)) sum_a psi(a, b) r(a), the forward sum again; ds = sum_a r dM/ds."""
+    """Pull dlogM back where tables are weights: dl(b) = exp(l(b)) sum_a psi(a, b) r(a) and ds = sum_a r dM/ds."""
     L, W = scratch.dp.shape
     profile, table, slope = blocks.profile, blocks.table, d_slope.reshape(-1)
     v, r, back = scratch.incoming.reshape(-1), scratch.ratio.reshape(-1), scratch.back.reshape(-1)
@@ -248,7 +250,7 @@ def _pull_weights(blocks, d_slope, row, scratch):
 
 @njit(**KERNEL)
 def _pull_shared(table, at, scratch, sums):
-    """One table [a][b] for all lanes."""
+    """Pull dlogM of a row back through one table [a][b] for all lanes, to its incoming messages and to `sums`."""
     L, W = scratch.dp.shape
     incoming, dlog, back, ratio, total = (
         scratch.incoming, scratch.dlog, scratch.back, scratch.ratio, scratch.total,
@@ -274,7 +276,7 @@ def _pull_shared(table, at, scratch, sums):
 
 @njit(**KERNEL)
 def _pull_lane(table, d_table, at, scratch):
-    """A single lane."""
+    """Pull dlogM of a row back through its table, in a block of a single lane."""
     L = scratch.dp.shape[0]
     incoming, dlog, back = scratch.incoming, scratch.dlog, scratch.back
     back[:] = 0.0
@@ -291,7 +293,7 @@ def _pull_lane(table, d_table, at, scratch):
 
 @njit(**KERNEL)
 def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
-    """Chunks of lanes; a chunk's table is read from memory once and stays in the cache for its second use."""
+    """Pull dlogM of a row back through its tables, by chunks of lanes, so that a table is read from memory once."""
     L, W = scratch.dp.shape
     table = blocks.table
     dlog, back, ratio, pulled = scratch.dlog, scratch.back, scratch.ratio, scratch.moved
@@ -321,7 +323,7 @@ def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
 
 @njit(allocates=True, **KERNEL)
 def _pull_log(blocks, d_table, row, scratch, sums):
-    """Anything, -inf included: conditionals by log-sum-exp."""
+    """Pull dlogM of a row back through any tables, -inf included: conditionals by log-sum-exp."""
     L, W = scratch.dp.shape
     incoming, dlog, back, ratio, total = (
         scratch.incoming, scratch.dlog, scratch.back, scratch.ratio, scratch.total,
@@ -397,7 +399,7 @@ def _common_side(layout, scores, row, x):
 
 @njit(inner=True, **KERNEL)
 def _add_chunk(layout, scores, row, x, side, sums, turned, out):
-    """`_add_lane` of eight lanes with a common side: eight entries of eight tables at a time change places."""
+    """`_add_lane` for eight lanes with a common side: blocks of eight entries of eight tables are transposed."""
     L = layout.n_states
     # neighbouring entries of users' tables, (b) or seen from the second variable (a), and rows of them
     along, across = (CHUNK, L * CHUNK) if side == 0 else (L * CHUNK, CHUNK)
@@ -415,7 +417,7 @@ def _add_chunk(layout, scores, row, x, side, sums, turned, out):
 
 @njit(inline="always", **KERNEL)
 def _fetch_factors(ratios, inputs, used, here, stride, L):
-    """Call for the factors of a chunk: as many short pieces as there are slots, which no hardware foresees."""
+    """Prefetch the factors of a chunk: as many short pieces as there are slots, which no hardware foresees."""
     for i in range(here, here + used * stride, stride):
         for k in range(i, i + L * CHUNK, CHUNK):
             prefetch(ratios, k, 1)
@@ -453,7 +455,7 @@ def add_tables(layout, scores, blocks, d_table, out):
 
 @njit(inline="always", **KERNEL)
 def _add_lane(scores, e, side, sums, x, out):
-    """One pair's table in lane x of `sums` (L, L, lanes), seen from its `side`, over c_e into users' layout."""
+    """Add the table in lane x of `sums` (L, L, lanes), seen from its `side`, over c_e to one pair's table in `out`."""
     n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
     scale = 1.0 / scores.count[e]
     entries = out[scores.offset[e] : scores.offset[e] + n0 * n1].reshape(n0, n1)

@@ -202,7 +202,7 @@ def log_sum_exp(rows, peak, total, out):
 
 @njit(inner=True, **KERNEL)
 def log_sum_exp_pair(a, b, out):
-    """The same for two rows, with one exponential instead of two."""
+    """out = log(exp(a) + exp(b)), -inf where both are, with one exponential instead of two."""
     for j in range(out.size):
         high = max(a[j], b[j])
         shift = high if high > -np.inf else 0.0

@@ -25,6 +25,7 @@ def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable
     """`numba.njit` with the classes below; hidden: only other kernels call the function, allocates: it makes arrays."""
 
     def decorate(function: Callable[..., Any]) -> Any:
+        """The function compiled with our linkage, and cached on disk unless it is hidden."""
         kernel = numba.njit(
             pipeline_class=_Compiler, no_cfunc_wrapper=True, no_cpython_wrapper=hidden, _nrt=allocates, **options
         )(function)
@@ -48,12 +49,14 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
     counted = True
 
     def _optimize_functions(self, ll_module: Any) -> None:
+        """Numba's passes over functions, which code without reference counts does not need."""
         if self.counted:
             super()._optimize_functions(ll_module)
         else:
             ll_module.data_layout = self._codegen._data_layout
 
     def _optimize_final_module(self) -> None:
+        """One round of module passes for code without reference counts, where Numba makes two."""
         if self.counted:
             super()._optimize_final_module()
         else:
@@ -61,12 +64,14 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
             manager.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
+        """Make linked copies internal, so that unused ones are dropped, and remember their names."""
         functions = self._final_module.functions
         self._linked = [f.name for f in functions if f.linkage == Linkage.linkonce_odr and not f.is_declaration]
         self._change_linkage(self._final_module, Linkage.internal)
         super()._finalize_final_module()
 
     def _get_module_for_linking(self) -> Any:
+        """The code for linking into callers, in which the copies may be merged again."""
         fresh = self._shared_module is None
         module = super()._get_module_for_linking()
         if fresh:
@@ -74,6 +79,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         return module
 
     def _change_linkage(self, module: Any, linkage: Linkage) -> None:
+        """Give all linked copies this linkage."""
         for name in self._linked:
             module.get_function(name).linkage = linkage
 
@@ -82,6 +88,7 @@ class _InnerLibrary(JITCodeLibrary):  # type: ignore[misc]
     """Code of a function that only kernels call: linked into them as it is, to be optimised and emitted there."""
 
     def finalize(self) -> None:
+        """Link the callees in, without optimising: the callers' module does that once."""
         self._raise_if_finalized()
         for library in dict.fromkeys(self._linking_libraries):
             self._reload_init.update(library._reload_init)
@@ -97,6 +104,7 @@ class _Compiler(Compiler):  # type: ignore[misc]
     """
 
     def compile_extra(self, function: Callable[..., Any]) -> Any:
+        """Compile into one of our libraries; refuses reference counts in a function that declares none."""
         state, codegen = self.state, self.state.targetctx.codegen()
         counted, inner = state.flags.nrt, state.flags.no_cpython_wrapper
         state.library = (_InnerLibrary if inner else _Library)(codegen, function.__qualname__)
@@ -132,18 +140,23 @@ class _Locator:
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], _file: str) -> _Locator:
+        """Numba's hook: a locator for any function."""
         return cls(function)
 
     def get_cache_path(self) -> str:
+        """The folder of compiled code."""
         return str(FOLDER)
 
     def get_source_stamp(self) -> str:
+        """The digest of all sources, with which compiled code is out of date."""
         return DIGEST
 
     def get_disambiguator(self) -> str:
+        """The line, which tells functions of one name apart."""
         return str(self._line)
 
     def ensure_cache_path(self) -> None:
+        """Make the folder."""
         os.makedirs(self.get_cache_path(), exist_ok=True)
 
 
@@ -157,6 +170,7 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
     _impl_class = _Files
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
+        """Compiled code from its file; None, and the file is deleted, if that is damaged."""
         # Numba's own method also loads the registries of all functions that kernels may call, and with them SciPy's
         # linear algebra. Only the compiler reads them, and it loads them itself; code needs the runtime's symbols.
         rtsys.initialize(target_context)
@@ -168,12 +182,14 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
             return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Write compiled code, if the folder can be written."""
         try:
             super().save_overload(signature, compiled)
         except OSError:  # full, over quota, or read-only
             return
 
     def _drop(self) -> None:
+        """Delete the function's files."""
         try:
             for file in Path(self.cache_path).glob(f"{self._impl.filename_base}.*"):
                 file.unlink(missing_ok=True)
@@ -183,12 +199,14 @@ class _OnDisk(FunctionCache):  # type: ignore[misc]
 
 @njit(hidden=True, allocates=False, nogil=True)
 def _probe_inner(values, arrivals):
+    """An inner function that uses vectors and a barrier's counter."""
     simd_llvm.store8(values, 0, simd_llvm.add8(simd_llvm.load8(values, 0), simd_llvm.spread8(1.0)))
     return simd_llvm.arrive(arrivals)
 
 
 @njit(hidden=False, allocates=True, nogil=True)
 def _probe_outer(values):
+    """A kernel that calls the inner one and allocates."""
     arrivals = np.zeros(1, dtype=np.int64)
     _probe_inner(values, arrivals)
     return arrivals
@@ -196,6 +214,7 @@ def _probe_outer(values):
 
 @njit(hidden=False, allocates=False, nogil=True)
 def _probe_sum(values, arrivals):
+    """A kernel that calls the inner one without allocating."""
     return _probe_inner(values, arrivals) + simd_llvm.sum8(simd_llvm.load8(values, 0))
 
 

@@ -74,6 +74,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _choose_folder() -> Path | None:
+    """The first folder for compiled kernels that can be written; None with a warning if there is none."""
     for folder in _folders():
         if usable(folder, DIGEST):
             return folder
@@ -100,6 +101,7 @@ def njit(*, allocates: bool = False, inner: bool = False, **options: Any) -> Cal
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        """The function compiled with our linkage, or by Numba's public compiler on the plain path."""
         hidden = inner or function.__name__.startswith("_")
         if _internals is not None:
             return _internals.njit(hidden=hidden, allocates=allocates, **options)(function)
@@ -158,6 +160,7 @@ class _Compilation(event.Listener):  # type: ignore[misc]
 
     # Numba holds its lock from a start to the end: no two threads come here at the same time
     def on_start(self, event: event.Event) -> None:
+        """Note when compilation begins; say so if it takes long."""
         if not _is_kernel(event):
             return
         if self._depth == 0:
@@ -172,6 +175,7 @@ class _Compilation(event.Listener):  # type: ignore[misc]
         self._depth += 1
 
     def on_end(self, event: event.Event) -> None:
+        """Add the seconds of the outermost compilation."""
         if not _is_kernel(event):
             return
         if self._depth == 1:
@@ -180,16 +184,19 @@ class _Compilation(event.Listener):  # type: ignore[misc]
         self._depth -= 1
 
     def _say(self) -> None:
+        """Say once that kernels are compiled."""
         if not self.silent and sys.stderr is not None:
             print("potentia: compiling kernels (once) ...", file=sys.stderr, flush=True)
         self.silent = True
 
     def seconds(self) -> float:
+        """Seconds spent on compiling so far, those under way included."""
         under_way = time.monotonic() - self._begun if self._depth else 0.0
         return self._seconds + under_way
 
 
 def _is_kernel(event: event.Event) -> bool:
+    """Whether an event of Numba's is about one of our kernels."""
     return str(event.data["dispatcher"].py_func.__module__).startswith("potentia.kernels.")
 
 

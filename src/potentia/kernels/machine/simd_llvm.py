@@ -46,6 +46,7 @@ def zero8(typingctx):
     """Eight zeros."""
 
     def codegen(context, builder, signature, args):
+        """A constant of zeros."""
         return ir.Constant(_VECTOR, None)
 
     return vector8(), codegen
@@ -56,6 +57,7 @@ def load8(typingctx, array, index):
     """array[index : index + 8] of a contiguous array of doubles or floats; bounds are the caller's business."""
 
     def codegen(context, builder, signature, args):
+        """An unaligned load; floats are widened."""
         single = signature.args[0].dtype == types.float32
         kind, align = (_SINGLES, 4) if single else (_VECTOR, 8)
         loaded = builder.load(_pointer(context, builder, signature.args[0], *args, kind))
@@ -73,6 +75,7 @@ def run8(typingctx, index, at):
     """
 
     def codegen(context, builder, signature, args):
+        """The first number if all eight are consecutive, else -1."""
         word, wide = ir.IntType(32), ir.IntType(64)
         kind = ir.VectorType(word, CHUNK)
         numbers = builder.load(_pointer(context, builder, signature.args[0], *args, kind))
@@ -92,6 +95,7 @@ def store8(typingctx, array, index, value):
     """array[index : index + 8] = value."""
 
     def codegen(context, builder, signature, args):
+        """An unaligned store."""
         to = _pointer(context, builder, signature.args[0], args[0], args[1], _VECTOR)
         builder.store(args[2], to).align = 8
         return context.get_dummy_value()
@@ -104,6 +108,7 @@ def spread8(typingctx, value):
     """Eight copies of one double."""
 
     def codegen(context, builder, signature, args):
+        """A shuffle that copies the first lane to all."""
         single = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), args[0], ir.IntType(32)(0))
         mask = ir.Constant(ir.VectorType(ir.IntType(32), CHUNK), None)
         return builder.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), mask)
@@ -115,21 +120,26 @@ def _lanewise(arity, emit):
     """The intrinsic of two to four vectors that `emit(builder, *vectors)` writes as one or two instructions."""
 
     def codegen(context, builder, signature, args):
+        """The operation on the operands."""
         return emit(builder, *args)
 
     def two(typingctx, a, b):
+        """An operation of two vectors."""
         return vector8(a, b), codegen
 
     def three(typingctx, a, b, c):
+        """An operation of three vectors."""
         return vector8(a, b, c), codegen
 
     def four(typingctx, a, b, c, d):
+        """An operation of four vectors."""
         return vector8(a, b, c, d), codegen
 
     return intrinsic((two, three, four)[arity - 2])
 
 
 def _fused(builder, a, b, c):
+    """a * b + c, which the processor may round once."""
     return builder.fadd(builder.fmul(a, b, flags=_CONTRACT), c, flags=_CONTRACT)
 
 
@@ -160,6 +170,7 @@ def sum8(typingctx, a):
     """The sum of a vector's eight entries, in pairs."""
 
     def codegen(context, builder, signature, args):
+        """Additions in pairs, so that the order is fixed."""
         parts = [builder.extract_element(args[0], ir.IntType(32)(k)) for k in range(CHUNK)]
         while len(parts) > 1:
             parts = [builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -173,12 +184,14 @@ def transpose8(typingctx, source, at, step, target, to, stride):
     """target[to + j * stride + i] = source[at + i * step + j] for i and j in 0..7; a target of floats is rounded to."""
 
     def codegen(context, builder, signature, args):
+        """Eight loads, three rounds of shuffles, eight stores."""
         single = signature.args[3].dtype == types.float32
         kind, align = (_SINGLES, 4) if single else (_VECTOR, 8)
         read = context.make_array(signature.args[0])(context, builder, args[0]).data
         write = context.make_array(signature.args[3])(context, builder, args[3]).data
 
         def pointer(data, first, by, k, vector):
+            """Where vector k begins."""
             index = builder.add(first, builder.mul(by, ir.IntType(64)(k)))
             return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
@@ -210,6 +223,7 @@ def prefetch(typingctx, array, index, level):
     """Ask for the cache line of array[index] in the first or second cache; a hint, with no effect on results."""
 
     def codegen(context, builder, signature, args):
+        """The prefetch instruction for this level of the cache."""
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
@@ -225,6 +239,7 @@ def bits_of(typingctx, x):
     """The bit pattern of a double as a 64-bit integer."""
 
     def codegen(context, builder, signature, args):
+        """A cast without conversion."""
         return builder.bitcast(args[0], ir.IntType(64))
 
     return types.int64(types.float64), codegen
@@ -235,6 +250,7 @@ def double_of(typingctx, k):
     """The double with this bit pattern."""
 
     def codegen(context, builder, signature, args):
+        """A cast without conversion."""
         return builder.bitcast(args[0], ir.DoubleType())
 
     return types.float64(types.int64), codegen
@@ -245,6 +261,7 @@ def arrive(typingctx, arrivals):
     """Add one to arrivals[0], as one step for all threads; what it was."""
 
     def codegen(context, builder, signature, args):
+        """An atomic addition; its old value."""
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         return builder.atomic_rmw("add", data, ir.IntType(64)(1), "seq_cst")
 
@@ -256,6 +273,7 @@ def arrived(typingctx, arrivals):
     """arrivals[0] as other threads left it, and with it all that they wrote before."""
 
     def codegen(context, builder, signature, args):
+        """An atomic load."""
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
         return builder.load_atomic(data, "seq_cst", 8)
 
@@ -267,6 +285,7 @@ def sleep(typingctx):
     """Leave the core to other threads for a moment."""
 
     def codegen(context, builder, signature, args):
+        """A call of the system's sleep."""
         name, moment = ("Sleep", 1) if sys.platform == "win32" else ("usleep", 50)
         kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
         function = cgutils.get_or_insert_function(builder.module, kind, name)

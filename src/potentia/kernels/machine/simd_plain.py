@@ -11,6 +11,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 @njit(inner=True, **_OPTIONS)
 def _flat(array):
+    """The array with one axis, as vectors index it."""
     if array.ndim == 1:
         return array
     return array.reshape(array.size)
@@ -62,18 +63,21 @@ def _lanewise(operation):
     of = njit(inner=True, **_OPTIONS)(operation)
 
     def two(a, b):
+        """The operation lane by lane."""
         return (
             of(a[0], b[0]), of(a[1], b[1]), of(a[2], b[2]), of(a[3], b[3]),
             of(a[4], b[4]), of(a[5], b[5]), of(a[6], b[6]), of(a[7], b[7]),
         )  # fmt: skip
 
     def three(a, b, c):
+        """The operation lane by lane."""
         return (
             of(a[0], b[0], c[0]), of(a[1], b[1], c[1]), of(a[2], b[2], c[2]), of(a[3], b[3], c[3]),
             of(a[4], b[4], c[4]), of(a[5], b[5], c[5]), of(a[6], b[6], c[6]), of(a[7], b[7], c[7]),
         )  # fmt: skip
 
     def four(a, b, c, d):
+        """The operation lane by lane."""
         return (
             of(a[0], b[0], c[0], d[0]), of(a[1], b[1], c[1], d[1]), of(a[2], b[2], c[2], d[2]),
             of(a[3], b[3], c[3], d[3]), of(a[4], b[4], c[4], d[4]), of(a[5], b[5], c[5], d[5]),
