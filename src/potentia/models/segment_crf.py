@@ -44,7 +44,7 @@ _FREE_OPTIONS = ("max_iterations", "threads")
 _LONGEST = 10_000
 
 
-class Segmentation(NamedTuple):
+class SegmentPath(NamedTuple):
     """Segments of one sequence, or its tags, and log p of them."""
 
     segments: list[Any]
@@ -238,13 +238,13 @@ class SegmentCRF(Registered, Params):
             found.append({Segment(t, t + d + 1, name): q for t, d, name, q in names if name is not None})
         return found
 
-    def k_best(self, X: Iterable[Iterable[Any]], k: int) -> list[list[Segmentation]]:
+    def k_best(self, X: Iterable[Iterable[Any]], k: int) -> list[list[SegmentPath]]:
         """The k most likely segmentations of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
         tokens, dense = self._encoded(X)
         found = k_best_segments(self._scores, tokens, dense, k)
         return [
-            [Segmentation(self._shown(segments, n), log_p) for segments, log_p in paths]
+            [SegmentPath(self._shown(segments, n), log_p) for segments, log_p in paths]
             for paths, n in zip(found, self._sizes(tokens), strict=True)
         ]
 

@@ -33,9 +33,9 @@ from .network import (
     ORDER_RULES,
     WIDTHS,
     DirectedNetwork,
+    LabelDependence,
     LabelSearch,
     Parents,
-    Structure,
     alpha_path,
     among,
     check_order,
@@ -182,7 +182,7 @@ class LMSBN(MultiLabelClassifier):
         varying, parents = np.flatnonzero(self._coding.varying), parent_sets(self.parents, self.n_labels_)
         scale = 1.0 if self.label_scale == "cv" else float(self.label_scale)
         among_them = restrict(parents, varying)
-        structure = Structure(among_them, self.interactions, scale, self.n_orders, self._varying_constraints)
+        structure = LabelDependence(among_them, self.interactions, scale, self.n_orders, self._varying_constraints)
         features = lru_cache(1)(partial(self._label_rows, X, weight))
         width = 1.0 if self.kernel is None else kernel_width(X, self.gamma)
         gammas = [factor * width for factor in WIDTHS] if self.gamma == "cv" and self.kernel else [width]

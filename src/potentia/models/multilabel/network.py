@@ -177,7 +177,7 @@ def project(scores: Floats, rules: Rules, clamp: Floats | None = None) -> Floats
     return found
 
 
-class Structure(NamedTuple):
+class LabelDependence(NamedTuple):
     """How a label's score depends on other labels.
 
     parents: of each label; None for all labels before it. interactions: maximum number of parents that are multiplied
@@ -198,7 +198,7 @@ class Structure(NamedTuple):
 
 
 #: Labels that do not see each other.
-APART = Structure(interactions=0)
+APART = LabelDependence(interactions=0)
 
 
 def learn_networks(
@@ -206,7 +206,7 @@ def learn_networks(
     signs: Floats,
     solvers: Sequence[HingeSolver],
     order: Ints,
-    structure: Structure,
+    structure: LabelDependence,
     solved: Solved,
 ) -> list[DirectedNetwork]:
     """A network per solver, of falling alpha: label by label, each solution started from the one before.
@@ -378,7 +378,7 @@ def label_order(
     features: LabelRows,
     signs: Floats,
     solver: HingeSolver,
-    structure: Structure,
+    structure: LabelDependence,
     solved: Solved,
 ) -> Ints:
     """The order of the labels, as numbered or by a rule of `LMSBN`.
@@ -424,7 +424,7 @@ def guessed(task: FitTask, features: LabelRows, solver: HingeSolver, rules: Rule
 
 
 def by_validation(
-    features: LabelRows, signs: Floats, solver: HingeSolver, structure: Structure, solved: Solved
+    features: LabelRows, signs: Floats, solver: HingeSolver, structure: LabelDependence, solved: Solved
 ) -> Ints:
     """Of `n_orders` orders (by F-score, by number, random ones) that of the least loss on a held-out quarter."""
     rng, labels = np.random.default_rng(solver.seed), np.arange(signs.shape[1])
@@ -482,7 +482,7 @@ def choose(
     features: Callable[[float], LabelRows],
     signs: Floats,
     solver: HingeSolver,
-    structure: Structure,
+    structure: LabelDependence,
     folds: int,
     solved: Solved,
 ) -> tuple[Options, list[dict[str, Any]]]:
@@ -518,7 +518,7 @@ def _networks(
     features: LabelRows,
     signs: Floats,
     solvers: Sequence[HingeSolver],
-    structure: Structure,
+    structure: LabelDependence,
     solved: Solved,
 ) -> Iterator[tuple[Options, DirectedNetwork]]:
     """A network for every candidate with this gamma."""

@@ -13,6 +13,6 @@ from .chain import LinearChain
 from .grid import GridCRF, RefineHead
 from .layer import CRFLayer
 from .network import Network
-from .segments import Segment
+from .segments import TaggedSegment
 
-__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "Segment"]
+__all__ = ["CRFLayer", "GridCRF", "LinearChain", "Network", "RefineHead", "TaggedSegment"]

@@ -16,7 +16,7 @@ from . import segments as segment_chains
 from . import tensor_chain
 from .layer import tensor_like
 from .padded import LogLikelihood, PaddedEmissions, refuse_bad, refuse_bad_sums
-from .segments import Segment
+from .segments import TaggedSegment
 from .tensor_chain import Chains
 from .tensor_method import working_type
 
@@ -205,7 +205,7 @@ class LinearChain(torch.nn.Module):
 
     def segment(
         self, emissions: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> list[list[Segment]]:
+    ) -> list[list[TaggedSegment]]:
         """The most likely segments of each sequence."""
         c = self._chains(emissions, mask)
         tags, begins, score = segment_chains.best_segments(
@@ -215,7 +215,7 @@ class LinearChain(torch.nn.Module):
         every = []
         for row, first, n in zip(tags.tolist(), begins.tolist(), c.mask.sum(1).tolist(), strict=True):
             starts = [t for t in range(n) if first[t]]
-            every.append([Segment(a, b, row[a]) for a, b in zip(starts, [*starts[1:], n], strict=True)])
+            every.append([TaggedSegment(a, b, row[a]) for a, b in zip(starts, [*starts[1:], n], strict=True)])
         return every
 
     @torch.compiler.disable

@@ -16,7 +16,7 @@ from .layer import tensor_like, to_numpy
 from .tensor_chain import Chains
 
 
-class Segment(NamedTuple):
+class TaggedSegment(NamedTuple):
     """Tokens start .. stop - 1 with one tag."""
 
     start: int
