@@ -22,7 +22,7 @@ from potentia.models.multilabel.hinge import HingeSolver, LabelRows, RemoteRows,
 from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.inputs import far_feature
 from potentia.models.multilabel.lmsbn import states_below
-from potentia.models.multilabel.network import DirectedNetwork, Structure, learn_networks, project, splits
+from potentia.models.multilabel.network import DirectedNetwork, LabelDependence, learn_networks, project, splits
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -563,7 +563,7 @@ def test_a_path_has_the_solutions_of_its_alphas(kernel):
     signs = 2.0 * Y - 1
     features = LabelRows(X) if kernel is None else LabelRows(gram=np.exp(-0.2 * ((X[:, None] - X) ** 2).sum(-1)))
     solvers = [HingeSolver(alpha, 1e-8, 10_000, 0) for alpha in (0.3, 0.03, 0.003)]
-    rest = np.array([2, 0, 1]), Structure(), Solved()
+    rest = np.array([2, 0, 1]), LabelDependence(), Solved()
     path = learn_networks(features, signs, solvers, *rest)
     for solver, network in zip(solvers, path, strict=True):
         (cold,) = learn_networks(features, signs, [solver], *rest)

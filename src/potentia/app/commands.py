@@ -158,7 +158,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 NAMES = (
     "denoising", "horses-ilr", "backgrounds-ilr", "misspecification", "perturbation", "denoising-berkeley", "horses",
     "backgrounds", "fitting-speed", "horses-network", "scene", "multilabel-tables",
-    "search-speed", "sequences", "images",
+    "search-speed", "sequences", "parsers", "images", "learners",
 )  # fmt: skip
 #: What rows keep for the page only.
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")

@@ -21,7 +21,7 @@ from ..base.files import hidden_name, leftovers, locked_folder, regular, remove_
 from ..base.html import facts_table
 from ..base.saving import find_class, read_any, read_file, reading, write_file
 from ..base.schema import TEXT, Choice, Items, Kind, Schema, check
-from ..base.types import PotentiaError
+from ..base.types import PotentiaError, check_type
 from ..learn.backends.connection import current
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def load(
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
     """
+    check_type("path", path, str, os.PathLike)
     with reading(path):
         kind, content, arrays = read_any(path)
         if kind == "pipeline":

@@ -15,8 +15,6 @@ import numpy as np
 
 from ..base.types import Bools, Floats, Ints
 from ..features.schemes import span_rules
-from ..graph.structure import Graph
-from ..inference.exact import Exact
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
 from ..learn.chain import ChainTables, pair_scores, refuse_infeasible
@@ -76,6 +74,9 @@ def _posterior(tables: ChainTables, tokens: TokenAttributes, dense: Any, begin: 
         )  # fmt: skip
     pairs = np.zeros((size, n, n))
     if size:
+        from ..graph.structure import Graph  # chains do without graphs elsewhere
+        from ..inference.exact import Exact
+
         result = Exact().infer(Graph([n] * size, regions), theta)
         refuse_infeasible(np.array([result.value]), first + begin)
         if after.size:
