@@ -63,7 +63,7 @@ class CRF(BaseEstimator):
         algorithm: "lbfgs" (the default), "l2sgd" or "rprop".
         min_freq, all_possible_states, all_possible_transitions, c1, c2, max_iterations, delta: see `pt.ChainCRF`.
         num_memories, epsilon, period, max_linesearch: of the optimiser.
-        linesearch: accepted, without effect, as are those that begin with "calibration_".
+        linesearch: accepted, without effect, as are those of the calibration.
         pa_type, c, error_sensitive, averaging, variance, gamma: of algorithms that are not available.
         verbose: print the log of the training.
         model_filename: where the model is written; an existing file is read without training.
