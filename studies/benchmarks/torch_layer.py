@@ -22,7 +22,7 @@ import torch
 import potentia as pt
 from potentia.base.resources import using_threads
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
 from torch_twin import MessagePassingTwin
 
 CHAINS = ((32, 50, 9), (64, 100, 20), (8, 1000, 9))
