@@ -580,7 +580,8 @@ def test_commands_read_tables_on_the_workers(processes, client, tmp_path, monkey
                 assert main([*command, *where, "--json"]) == 0, capsys.readouterr().err
                 shown.append(json.loads(capsys.readouterr().out))
             del shown[0]["seconds"]
-            shown[0].pop("most_useful_columns", None)  # needs the features
+            # which columns matter is found from the features
+            assert (shown[0].pop("most_useful_columns", None) is None) == bool(where or model != "network")
             _, arrays = pt.load(model).model.state()
             results.append((shown, digest_of(arrays.values()), (tmp_path / "found.csv").read_text()))
     for first, second in found.values():

@@ -296,7 +296,7 @@ def test_scores_agree_with_predictions(decode):
 
 
 def test_scikit_learns_checks_pass():
-    for outcome in check_estimator(LMBM(passes=5000), on_fail=None, on_skip=None):
+    for outcome in check_estimator(LMBM(), on_fail=None, on_skip=None):
         assert outcome["status"] != "failed", f"{outcome['check_name']}: {outcome['exception']}"
 
 

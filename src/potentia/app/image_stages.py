@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 @dataclass
-class CrossFitted:
+class CrossFittedStage:
     """Classifiers of a training set.
 
     Attributes:
@@ -79,7 +79,7 @@ def cross_fit(
     class_weight: Floats | None = None,
     seed: int = 0,
     progress: bool = False,
-) -> CrossFitted:
+) -> CrossFittedStage:
     """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
 
     Args:
@@ -140,7 +140,7 @@ def cross_fit(
             final.fit(**everything, n_outputs=n_states)
         bar.advance(text="pixels, all images")
     by_fold = list(functions) if n_folds > 1 else [final]
-    return CrossFitted(final, by_fold, folds, position, float(np.mean(losses_)), tried, stages)
+    return CrossFittedStage(final, by_fold, folds, position, float(np.mean(losses_)), tried, stages)
 
 
 #: Bytes of the program itself, and features of a pair.
@@ -369,7 +369,7 @@ def _classify(
     return PixelStage(rows, first.final), unseen, {}, first.loss
 
 
-def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFitted:
+def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFittedStage:
     """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
     # boosted trees that generalise to other images: small ones, in small steps

@@ -111,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "potentia"
 
     def _checked_path(self) -> str:
-        """What comes after the token; refuses requests that this page has not made."""
+        """What comes after the token; refuses requests that another page made."""
         hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             raise _RefusedError(403, "The request names another host.")

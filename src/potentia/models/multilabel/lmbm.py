@@ -76,7 +76,7 @@ class LMBM(MultiLabelClassifier):
     class_weight: ClassWeight = None
     constraints: Constraints = None
     tol: float = 1e-6
-    passes: int = 1000
+    passes: int = 5000
     random_state: Any = 0
 
     saved: ClassVar[Schema] = {
