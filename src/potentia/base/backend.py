@@ -261,8 +261,20 @@ def releasing() -> Iterator[None]:
             backend.close()
 
 
-def opened(backend: Backend) -> Backend:
-    """The backend, which the `releasing` around it will close."""
+def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
+    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
+
+    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
+    data, None if it is not known. The `releasing` around the call will close the backend.
+    """
+    connection = None if here else CLUSTER.get()
+    backend: Backend
+    if connection is not None:
+        backend = connection.backend(recipes)
+    elif in_memory:
+        backend = Local([recipe.build() for recipe in recipes])
+    else:
+        backend = OutOfCore(recipes, resident)
     backends = _opened.get()
     if backends is not None:
         backends.append(backend)

@@ -206,6 +206,15 @@ def check_choice(name: str, value: object, choices: Collection[object], other: s
         raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}{more}, not {shown(value)}.")
 
 
+def by_name(name: str, value: Any, makers: Mapping[str, Callable[[], V]], kind: Any) -> V:
+    """An option that is an object of some kind, or the name of what makes one with default options."""
+    if not isinstance(value, kind):
+        check_choice(name, value, makers, f"a {kind.__name__}")
+        value = makers[value]()
+    found: V = value
+    return found
+
+
 def check_type(name: str, value: object, *kinds: type, optional: bool = False) -> None:
     """An object of one of some classes, or None if that is allowed."""
     if not isinstance(value, kinds) and not (optional and value is None):

@@ -1,11 +1,11 @@
-"""`Example`: one graph with what is seen and what is to be predicted."""
+"""`Example`: one graph with what is seen and what is to be predicted; `Held`: such examples as a part of a data set."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ..base.html import facts_table
 from ..base.types import ArrayLike, Floats, Ints, PotentiaError, finite_array, plain_array
 from ..graph.scores import check_labels
 from ..graph.structure import Graph
+from .parts import Source
 
 # numbers looked at in one piece, so that checking a large array needs no second one of its size
 _PIECE = 1 << 20
@@ -131,6 +132,24 @@ class Example:
         if self._weights is not None:
             facts["weights"] = f"{self._weights.min():g} to {self._weights.max():g}"
         return facts_table("Example" if self._name is None else f"Example {self._name}", facts)
+
+
+class Held(Source):
+    """Examples in memory; `first` is the number of the first of them in the data set."""
+
+    in_memory: ClassVar[bool] = True
+
+    def __init__(self, examples: Sequence[Example], first: int = 0) -> None:
+        self.examples, self.first = list(examples), first
+
+    @property
+    def name(self) -> str:
+        """The numbers of the examples."""
+        return f"examples {self.first} to {self.first + len(self.examples) - 1}"
+
+    def load(self) -> list[Example]:
+        """The examples."""
+        return self.examples
 
 
 def _known(labels: Ints | None) -> str:

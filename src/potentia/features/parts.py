@@ -64,24 +64,6 @@ class Source(ABC):
         return None
 
 
-class Held(Source):
-    """Examples in memory; `first` is the number of the first of them in the data set."""
-
-    in_memory: ClassVar[bool] = True
-
-    def __init__(self, examples: Sequence[Example], first: int = 0) -> None:
-        self.examples, self.first = list(examples), first
-
-    @property
-    def name(self) -> str:
-        """The numbers of the examples."""
-        return f"examples {self.first} to {self.first + len(self.examples) - 1}"
-
-    def load(self) -> list[Example]:
-        """The examples."""
-        return self.examples
-
-
 class Loaded(Source):
     """What a function of no arguments returns: examples, or a pair (X, y) of sequences.
 

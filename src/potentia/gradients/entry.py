@@ -13,7 +13,7 @@ from ..base.types import (
     Floats,
     Ints,
     PotentiaError,
-    check_choice,
+    by_name,
     real_numbers,
     shown,
     warn_caller,
@@ -35,14 +35,6 @@ GRADIENTS: dict[str, type[Gradient]] = {
     "perturbation": Perturbation,
     "implicit": Implicit,
 }
-
-
-def gradient_of(gradient: str | Gradient) -> Gradient:
-    """A gradient method by name with its default options, or the method itself."""
-    if isinstance(gradient, Gradient):
-        return gradient
-    check_choice("gradient", gradient, GRADIENTS, "a Gradient")
-    return GRADIENTS[gradient]()
 
 
 def loss_and_gradient(
@@ -82,7 +74,7 @@ def loss_and_gradient(
         )
     scores = Scores(graph, theta, dense=inference.dense_pairs)
     labels = check_labels(graph, y, "y")
-    chosen, through = loss_of(loss), gradient_of(gradient)
+    chosen, through = loss_of(loss), by_name("gradient", gradient, GRADIENTS, Gradient)
     if scores.dense and not (isinstance(chosen, MarginalLoss) and isinstance(through, Truncated | BackPropagation)):
         raise PotentiaError(
             "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "

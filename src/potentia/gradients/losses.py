@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..base.types import Floats, Ints, PotentiaError, check_choice, check_positive
+from ..base.types import Floats, Ints, PotentiaError, by_name, check_positive
 from ..graph.cotangents import MarginalCotangent, Tables, flat_marginals
 from ..graph.scores import Scores
 from ..inference.base import Result
@@ -201,7 +201,4 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 
 def loss_of(loss: str | Loss) -> Loss:
     """A loss by name with its default options, or the loss itself."""
-    if isinstance(loss, Loss):
-        return loss
-    check_choice("loss", loss, LOSSES, "a Loss")
-    return LOSSES[loss]()
+    return by_name("loss", loss, LOSSES, Loss)

@@ -22,7 +22,7 @@ from ..base.progress import Bar
 from ..base.saving import Registered, digest_of, stable_repr
 from ..base.schema import check_state, like
 from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_choice, warn_caller
-from ..features.parts import Examples, Held, Parts, Source
+from ..features.parts import Examples, Parts, Source
 from .backends.connection import map_anywhere
 from .checkpoint import Checkpoint
 
@@ -384,6 +384,8 @@ def _shown(row: Mapping[str, Any]) -> str:
 
 def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: Examples) -> str:
     """A digest of options and examples: the checkpoint of a fit with another one is refused."""
+    from ..features.example import Held
+
     options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
     sources = examples.sources if isinstance(examples, Parts) else [Held(examples)]
     everywhere = isinstance(examples, Parts) and not all(source.in_memory for source in sources)

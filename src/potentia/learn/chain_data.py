@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from ..base.backend import open_backend
 from ..base.saving import digest_of
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.attributes import (
@@ -32,7 +33,7 @@ from ..features.schemes import Allowed, check_allowed
 from ..features.template import Template
 from ..kernels import attributes as kernels
 from ..kernels.attributes import TokenAttributes
-from .backends.connection import current, open_backend
+from .backends.connection import current
 from .chain import AttributeLabels, ChainWeights
 
 if TYPE_CHECKING:

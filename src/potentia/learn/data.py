@@ -9,18 +9,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.backend import Backend, PartFunction
+from ..base.backend import Backend, PartFunction, open_backend
 from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
 from ..base.types import Floats, PotentiaError
-from ..features.example import Example
-from ..features.parts import Examples, Held, Parts, Source
+from ..features.example import Example, Held
+from ..features.parts import Examples, Parts, Source
 from ..gradients.entry import class_factors
 from ..graph.scores import Scores
 from ..graph.structured import StructuredValue
 from ..inference.base import Inference
 from ..potentials.base import Potential
 from ..potentials.problem import Problem, Rows, RowsOf
-from .backends.connection import open_backend
 from .part import (
     ENTRY_BYTES,
     LAYOUT_BYTES,

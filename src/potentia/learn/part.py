@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints, PotentiaError, real_numbers
-from ..features.example import Example
-from ..features.parts import Held, Source
+from ..features.example import Example, Held
+from ..features.parts import Source
 from ..gradients.entry import class_factors
 from ..graph.structure import Graph, per_graph
 from ..graph.structured import StructuredValue

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
-from ..base.types import PotentiaError, check_count, check_number, check_positive
+from ..base.types import PotentiaError, by_name, check_count, check_number, check_positive
 from ..features.parts import Examples
 from ..gradients.base import Gradient, Loss
-from ..gradients.entry import gradient_of
+from ..gradients.entry import GRADIENTS
 from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
@@ -243,7 +243,7 @@ class MarginalRisk(Learner):
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
         loss_of(self.loss)
-        gradient_of(self.gradient)
+        by_name("gradient", self.gradient, GRADIENTS, Gradient)
         for kind, potential in potentials.items():
             if not (potential.differentiable or potential.shared):
                 raise PotentiaError(

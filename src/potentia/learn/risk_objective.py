@@ -14,9 +14,9 @@ import numpy as np
 
 from ..base.backend import tree_total
 from ..base.resources import borrow_zeros, iterate_items, thread_count
-from ..base.types import Floats, prefixed
+from ..base.types import Floats, by_name, prefixed
 from ..gradients.base import Gradient, GradientError, Loss, Methods, check_starts
-from ..gradients.entry import gradient_of
+from ..gradients.entry import GRADIENTS
 from ..gradients.losses import loss_of
 from ..graph.scores import Scores
 from ..inference.base import Inference
@@ -255,9 +255,12 @@ def begin_potentials(
 def open_parts(data: Dataset, options: MarginalRisk, number: int, n_batches: int = 1) -> tuple[Floats, Any]:
     """Weights of the labelled variables of each batch of the first `number` examples, and states of the parts."""
     settings = RiskSettings(
-        loss_of(options.loss), options.predictor([]), options.clamped, gradient_of(options.gradient),
+        loss_of(options.loss),
+        options.predictor([]),
+        options.clamped,
+        by_name("gradient", options.gradient, GRADIENTS, Gradient),
         options.threads,
-    )  # fmt: skip
+    )
     starts = [0, *itertools.accumulate(data.n_given)]
     stages = [
         tuple(range((b - first) % n_batches, min(max(number - first, 0), size), n_batches) for b in range(n_batches))

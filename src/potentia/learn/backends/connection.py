@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ...base.backend import CLUSTER, Backend, Local, OutOfCore, opened
+from ...base.backend import CLUSTER, Backend
 from ...base.signals import postponing
 from ...base.types import PotentiaError, check_count
 from . import worker
@@ -40,22 +40,6 @@ def current() -> Connection | None:
     """The cluster to work on, if any."""
     connection: Connection | None = CLUSTER.get()
     return connection
-
-
-def open_backend(recipes: Sequence[Any], in_memory: bool, resident: int = 1, here: bool = False) -> Backend:
-    """Parts on the cluster if there is one, unless `here`; else in this process, `resident` of them at once.
-
-    recipes: picklable, each with a `name` for messages, `build()` for the part and `n_bytes()` for the size of its
-    data, None if it is not known.
-    """
-    connection = None if here else CLUSTER.get()
-    if connection is not None:
-        from .distributed import Distributed
-
-        return opened(Distributed(connection, recipes))
-    if in_memory:
-        return opened(Local([recipe.build() for recipe in recipes]))
-    return opened(OutOfCore(recipes, resident))
 
 
 @contextlib.contextmanager
@@ -199,6 +183,12 @@ class Connection:
             worker.check_fingerprint(version, worker.fingerprint(), address)
 
     # -- work ------------------------------------------------------------------------------------------------
+
+    def backend(self, recipes: Sequence[Any]) -> Backend:
+        """Parts in the workers' processes, by what builds them."""
+        from .distributed import Distributed
+
+        return Distributed(self, recipes)
 
     def dumps(self, value: Any) -> bytes:
         """A value pickled, functions that workers cannot import by value."""

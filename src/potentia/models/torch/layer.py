@@ -12,9 +12,19 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from ...base.resources import thread_count
-from ...base.types import ArrayLike, ConvergenceWarning, Floats, Ints, PotentiaError, check_choice, shown, warn_caller
+from ...base.types import (
+    ArrayLike,
+    ConvergenceWarning,
+    Floats,
+    Ints,
+    PotentiaError,
+    by_name,
+    check_choice,
+    shown,
+    warn_caller,
+)
 from ...gradients.base import Gradient, Loss, Methods, Pull
-from ...gradients.entry import gradient_of, variable_weights
+from ...gradients.entry import GRADIENTS, variable_weights
 from ...gradients.losses import loss_of
 from ...graph.cotangents import MarginalCotangent, Tables, flat_marginals, zero_tables
 from ...graph.scores import Scores, check_labels
@@ -228,7 +238,7 @@ class CRFLayer(torch.nn.Module):
             raise PotentiaError(f"inference must be a method such as pt.TRW(), not {shown(inference)}.")
         self.graph = graph
         self.inference = TRW(iterations=10, tol=0) if inference is None else inference
-        self.gradient = gradient_of(gradient)
+        self.gradient = by_name("gradient", gradient, GRADIENTS, Gradient)
         check_choice("backend", backend, ("auto", "kernels", "tensor"))
         reason = why_not(self.inference, self.gradient)
         if backend == "tensor" and reason is not None:
