@@ -12,6 +12,7 @@ import potentia as pt
 import reference
 import zoo
 from potentia.features.example import Example
+from potentia.graph.scores import Scores
 from potentia.learn import joint as joint_module
 from potentia.learn.checkpoint import Checkpoint
 from potentia.learn.joint import Joint, free_value
@@ -242,7 +243,7 @@ def test_direct_and_alternating_agree_for_linear_potentials():
 
 def test_the_direct_gradient_is_the_gradient_of_the_objective():
     learner, data, state = stepped(noisy(1, (4, 5)), 1)
-    joint = Joint(data, learner.epsilons(["node", "edge"]), learner)
+    joint = Joint(data, state.potentials, learner)
     for kind in ("node", "edge"):
         potential = state.potentials[kind]
         start = potential.parameters
@@ -663,6 +664,27 @@ def test_a_convex_oracle_without_parameters_is_fitted_by_mixed(monkeypatch):
     crf = pt.CRF({"node": Linear(), "edge": Table()}, learner).fit(noisy())
     assert crf.potentials_["edge"].n_fits_ == SMALL["iterations"]
     assert np.ptp(crf.potentials_["edge"].table_) > 0.1
+
+
+class Drifting(Linear):
+    """A function that leaves the numbers after its first fit."""
+
+    def _scores(self, x):
+        return super()._scores(x) + (np.nan if self.n_fits_ else 0.0)
+
+
+@pytest.mark.parametrize(
+    "learner", [pt.IteratedLogistic(**SMALL), pt.MarginalRisk(iterations=3), pt.MaxMargin(iterations=2)]
+)
+def test_scores_are_checked_where_others_make_them_only(learner, monkeypatch):
+    looked = []
+    check = Scores._refuse_bad
+    monkeypatch.setattr(Scores, "_refuse_bad", lambda self, kind: looked.append(kind) or check(self, kind))
+    pt.CRF({"node": Linear(), "edge": Linear()}, learner).fit(noisy(1, (6, 6)))
+    assert not looked or learner.track_error is None  # predictions look at scores
+    if not isinstance(learner, pt.MaxMargin):
+        with pytest.raises(pt.PotentiaError, match="holds NaN"):
+            pt.CRF({"node": Drifting(), "edge": Linear()}, learner).fit(noisy(1, (6, 6)))
 
 
 def test_a_delta_where_an_example_lacks_a_kind_and_a_variable_counts_nothing():

@@ -51,6 +51,7 @@ class Scores:
             states get -inf.
         own: keep a copy of scores that share memory with `theta`, so that later changes to it do no harm.
         dense: whether `theta` may hold `DenseGaussian` terms, by names that are no kinds of the graph.
+        trusted: a learner made all scores, from features and options that were checked: values are not looked at.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Scores:
         observed: ArrayLike | None = None,
         own: bool = False,
         dense: bool = False,
+        trusted: bool = False,
     ) -> None:
         if not isinstance(graph, Graph):
             raise PotentiaError(f"inference needs a Graph first, not {type(graph).__name__}.")
@@ -107,14 +109,16 @@ class Scores:
                 continue
             values, self._offset[kind] = _flatten(graph, kind, value)
             self._values[kind] = values
-            self._refuse_bad(kind)
+            if not trusted:
+                self._refuse_bad(kind)
             if own and isinstance(value, np.ndarray) and np.may_share_memory(values, value):
                 # only scores of bounded range are of use in single precision
                 self._values[kind] = _copy(values, values.dtype if self.bounds(kind) else np.float64)
         self.singles = self._pad_singles()
         if observed is not None:
             self.singles = self._clamped(self.singles, observed_states(graph, observed))
-        _warn_of_missing(graph, theta)
+        if not trusted:
+            _warn_of_missing(graph, theta)
 
     def kind(self, kind: str, widen: bool = True) -> tuple[Floats, Ints]:
         """Flat scores of a kind and the offset of each region's table in them (equal offsets: shared).

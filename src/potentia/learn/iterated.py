@@ -123,7 +123,7 @@ class IteratedLogistic(Learner):
     def init(self, data: Dataset, potentials: Mapping[str, Potential]) -> State:
         """Zero messages, and potentials as they are or zero."""
         potentials, solver = data.begin(potentials), self.solver_for(potentials)
-        joint = Joint(data, self.epsilons(list(potentials)), self)
+        joint = Joint(data, potentials, self)
         limit = self.limit_for(solver)
         if solver != "direct":
             return State(potentials, limit, parts=joint.begin(potentials, list(potentials)))
@@ -132,7 +132,7 @@ class IteratedLogistic(Learner):
 
     def step(self, data: Dataset, state: State) -> State:
         """A step of L-BFGS, or a fit of every kind with message passing after each."""
-        joint = Joint(data, self.epsilons(list(state.potentials)), self)
+        joint = Joint(data, state.potentials, self)
         solver = self.solver_for(state.potentials)
         if solver != "direct":
             return self._alternate(joint, state, solver)

@@ -33,7 +33,7 @@ from ..potentials.inputs import example_ptr, map_chunks
 from ..potentials.problem import NO_LABELS, NO_ROWS, OnDemand, Problem, Rows
 from ..potentials.tables import Zero
 from .data import Dataset
-from .part import Part, Shard, delta_tables
+from .part import Part, Shard, are_own, delta_tables
 
 #: A kind's scores are kept between calls up to this many numbers in all, and computed shard by shard beyond.
 MAX_KEPT_SCORES = 1 << 25
@@ -53,6 +53,7 @@ class JointSettings:
         sweeps: iterations of message passing given the labels, if hidden labels have soft targets; else 0.
         kept: the kinds whose scores are kept.
         threads: that shards are shared out over.
+        trusted: scores need not be checked.
     """
 
     epsilons: Mapping[str, float]
@@ -62,6 +63,7 @@ class JointSettings:
     sweeps: int
     kept: frozenset[str]
     threads: int | None
+    trusted: bool
 
 
 # -- messages --------------------------------------------------------------------------------------------------
@@ -94,7 +96,8 @@ class Messages:
         Without iterations nothing is stored: an engine may hold messages in a form that changes their last bits.
         """
         shard = self.part.shards[number]
-        scores = Scores(shard.graph, theta, shard.labels if self.head == "clamped/" else None)
+        labels = shard.labels if self.head == "clamped/" else None
+        scores = Scores(shard.graph, theta, labels, trusted=self.settings.trusted)
         # messages of all shards have one layout, which is that of regions where one shard has larger ones
         regions = not _is_pairwise(self.part)
         engine = make_engine(scores, self._entropy(number), self.settings.schedule, regions=regions)
@@ -416,8 +419,9 @@ class Joint:
         zeros: functions of kinds that the model has no potential for.
     """
 
-    def __init__(self, data: Dataset, epsilons: Mapping[str, float], learner: Any) -> None:
+    def __init__(self, data: Dataset, potentials: Mapping[str, Potential], learner: Any) -> None:
         self.data, self.parts = data, data.parts
+        epsilons: dict[str, float] = learner.epsilons(list(potentials))
         bare = sorted(set(data.shapes) - set(epsilons))
         self.epsilons = {**epsilons, **dict.fromkeys(bare, max(epsilons.values()))}
         self.kinds = sorted(self.epsilons, key=lambda kind: len(data.shapes[kind]))
@@ -427,7 +431,7 @@ class Joint:
         kept = frozenset(k for k in self.kinds if data.n_rows[k] * data.n_outputs[k] <= MAX_KEPT_SCORES)
         self.settings = JointSettings(
             self.epsilons, learner.delta, learner.schedule, data.n_states, 2 * learner.sweeps * self.soft,
-            kept, learner.threads,
+            kept, learner.threads, are_own(potentials),
         )  # fmt: skip
 
     def begin(self, potentials: Mapping[str, Potential], scored: Iterable[str]) -> Any:

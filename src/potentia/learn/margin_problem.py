@@ -27,7 +27,7 @@ from ..kernels.frank_wolfe import (
 )
 from ..potentials.base import Potential, as_affine
 from ..potentials.problem import NO_LABELS
-from .part import Part, delta_tables
+from .part import Part, are_own, delta_tables
 
 
 def begin_margin(part: Part, state: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Any, None]:
@@ -396,7 +396,7 @@ class AnyOracle:
 
     def _solve(self, graph: Graph, theta: dict[str, Floats]) -> dict[str, tuple[Ints, Ints, Floats]]:
         """Per kind (region, entry of its table, share) of the best labelling, or of the program's marginals."""
-        scores = Scores(graph, theta)
+        scores = Scores(graph, theta, trusted=are_own(self.problem.potentials))
         if self.method.relaxed:
             marginals = self.method.run(scores, None).marginals
             tables = {kind: _snapped(marginals[kind]).reshape(len(t), -1) for kind, t in theta.items()}

@@ -33,6 +33,8 @@ _FEW_UNIONS = 4
 #: Regions of more variables have no tables.
 _MOST_AXES = 20
 
+#: Modules whose potentials have finite scores; fixed factors may forbid all configurations.
+_OWN = {f"potentia.potentials.{name}" for name in ("boosting", "linear", "mlp", "tables")}
 #: Unions in use, so that equal graphs share one and its layout.
 _unions: WeakValueDictionary[tuple[str, ...], Union] = WeakValueDictionary()
 #: The latest ones, for the next fit or prediction, up to this many variables, whose layouts take about 50 MB.
@@ -292,6 +294,11 @@ class Part:
         weight = float(n) if weights is None else float(weights.sum())
         width = None if kind in self.featureless else int(self.features[kind].shape[1])
         return KindFacts(self.shapes[kind], n, weight, width, some, without)
+
+
+def are_own(potentials: Mapping[str, Potential]) -> bool:
+    """Whether the library's own functions make all scores, which are numbers then."""
+    return {type(potential).__module__ for potential in potentials.values()} <= _OWN
 
 
 def structured(graph: Graph, structures: Mapping[str, StructuredValue]) -> Graph:

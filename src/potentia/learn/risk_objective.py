@@ -24,7 +24,7 @@ from ..potentials.base import Differentiable, Potential
 from ..potentials.problem import Rows
 from .base import movable, set_parameters
 from .data import Dataset
-from .part import Part, observed
+from .part import Part, are_own, observed
 
 if TYPE_CHECKING:
     from .risk import MarginalRisk
@@ -121,7 +121,7 @@ def evaluate_batch(
         if kind in part.shapes
     }
     d_scores = {kind: borrow_zeros(table.shape) for kind, table in scores.items()}
-    threads = thread_count(settings.threads)
+    threads, trusted = thread_count(settings.threads), are_own(potentials)
     if len(part.shards) > 1:
         settings = settings.on_one_thread()
 
@@ -136,7 +136,8 @@ def evaluate_batch(
         start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
         methods = Methods(settings.inference, settings.gradient, settings.clamped, start)
         try:
-            value, d_theta = settings.loss.evaluate(Scores(shard.graph, theta), shard.labels, shard.weights, methods)
+            made = Scores(shard.graph, theta, trusted=trusted)
+            value, d_theta = settings.loss.evaluate(made, shard.labels, shard.weights, methods)
         except GradientError as error:
             return np.inf, {}, str(error), start
         d_shared = {}
