@@ -66,7 +66,7 @@ class ImageSegmenter(Params):
             progress: show a progress bar.
         """
         check_flag("progress", progress)
-        options = {name: getattr(self, name) for name in self._names() if name != "seed"}
+        options = {name: getattr(self, name) for name in self._defaults() if name != "seed"}
         for name in ("palette", "features", "probabilities"):
             options[name] = None if options[name] is None else Path(options[name])
         run = Run(seed=self.seed, progress=progress)

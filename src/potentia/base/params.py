@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+from inspect import Parameter, signature
 from typing import Any, Self
 
 from .types import PotentiaError
@@ -12,16 +12,21 @@ class Params:
     """Hyper-parameters are the constructor's keywords, stored unchanged; works with `sklearn.base.clone`."""
 
     @classmethod
-    def _names(cls) -> list[str]:
-        """Names of the constructor's keywords."""
-        named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        return [parameter.name for parameter in parameters if parameter.kind in named]
+    def _defaults(cls) -> dict[str, Any]:
+        """The constructor's keywords and their defaults; those of the base class, too, where it passes others on."""
+        defaults: dict[str, Any] = {}
+        for base in (base for base in cls.__mro__ if "__init__" in vars(base)):
+            _, *parameters = signature(base.__init__).parameters.values()  # type: ignore[misc]
+            named = (p for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY))
+            defaults |= {p.name: p.default for p in named if p.name not in defaults}
+            if all(p.kind is not Parameter.VAR_KEYWORD for p in parameters):
+                break
+        return defaults
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All hyper-parameters by name; with `deep` also those of nested objects as outer__inner."""
         values: dict[str, Any] = {}
-        for name in self._names():
+        for name in self._defaults():
             value = values[name] = getattr(self, name)
             if deep and hasattr(value, "get_params") and not isinstance(value, type):
                 values.update({f"{name}__{key}": inner for key, inner in value.get_params().items()})
@@ -29,7 +34,7 @@ class Params:
 
     def set_params(self, **params: Any) -> Self:
         """Set hyper-parameters by name (outer__inner for nested objects) and return self."""
-        names = self._names()
+        names = self._defaults()
         for key, value in params.items():
             outer, _, inner = key.partition("__")
             if outer not in names:
@@ -43,7 +48,6 @@ class Params:
 
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""
-        defaults = inspect.signature(type(self).__init__).parameters
-        values = {name: repr(getattr(self, name)) for name in self._names()}
-        shown = [f"{name}={text}" for name, text in values.items() if text != repr(defaults[name].default)]
+        values = {name: (repr(getattr(self, name)), repr(default)) for name, default in self._defaults().items()}
+        shown = [f"{name}={text}" for name, (text, default) in values.items() if text != default]
         return f"{type(self).__name__}({', '.join(shown)})"

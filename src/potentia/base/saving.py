@@ -124,9 +124,9 @@ def build(cls: type[Any], options: Mapping[str, Any]) -> Any:
     arguments = {name: cls.decode_option(name, value) for name, value in options.items()}
     try:
         inspect.signature(cls).bind(**arguments)
+        return cls(**arguments)
     except TypeError as error:
         raise PotentiaError(f"the file has options that {cls.__name__} does not take: {error}.") from None
-    return cls(**arguments)
 
 
 def _options(thing: Registered) -> dict[str, Any]:

@@ -170,11 +170,6 @@ class LabelEstimator(Registered, Params):
 
         return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
-    def __repr__(self) -> str:
-        defaults = type(self)().get_params(deep=False)
-        options = [f"{k}={v!r}" for k, v in self.get_params(deep=False).items() if v != defaults[k]]
-        return f"{type(self).__name__}({', '.join(options)})"
-
 
 def _as_classes(labels: list[Any]) -> Any:
     """An array of labels; texts and numbers together stay as they are."""

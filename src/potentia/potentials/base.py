@@ -257,14 +257,18 @@ class Differentiable(Potential):
     #: Fits its parameters with its own optimiser, which learners use unless their options say otherwise.
     own_optimiser: ClassVar[bool] = False
 
+    #: The attribute with all parameters, where there is one; otherwise `parameters` is overridden.
+    flat: ClassVar[str]
+
     @property
-    @abstractmethod
     def parameters(self) -> Floats:
         """All parameters as one vector (a copy)."""
+        vector: Floats = getattr(self, self.flat).copy()
+        return vector
 
     @parameters.setter
-    @abstractmethod
-    def parameters(self, vector: Floats) -> None: ...
+    def parameters(self, vector: Floats) -> None:
+        setattr(self, self.flat, self._checked(vector).copy())
 
     @abstractmethod
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:

@@ -55,9 +55,12 @@ class Factor(StructuredValue, Linear):
 
     transformer = None
 
-    def __init__(self, on: int, ridge: float, max_iter: int, tol: float, intercept: bool):
+    def __init__(
+        self, on: int = 1, ridge: float = 1e-3, max_iter: int = 200, tol: float = 1e-6, intercept: bool = True
+    ) -> None:
+        super().__init__(ridge, max_iter, tol, intercept)
         check_count("on", on)
-        self.on, self.ridge, self.max_iter, self.tol, self.intercept = on, ridge, max_iter, tol, intercept
+        self.on = on
 
     @property
     @abstractmethod
@@ -112,17 +115,8 @@ class WeightedFactor(Factor):
     (m,), or None to learn the scores. on: the state of a variable that counts as on. Other options: `pt.Linear`.
     """
 
-    def __init__(
-        self,
-        *names: str,
-        weight: Any = math.inf,
-        on: int = 1,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        super().__init__(on, ridge, max_iter, tol, intercept)
+    def __init__(self, *names: str, weight: Any = math.inf, **options: Any) -> None:
+        super().__init__(**options)
         self.take_names(names)
         self.weight = weight
 
@@ -214,18 +208,8 @@ class Implies(And):
 class Parity(WeightedFactor):
     """An even number of variables is on, or with `odd` an odd one; outcomes: even, odd."""
 
-    def __init__(
-        self,
-        *names: str,
-        odd: bool = False,
-        weight: Any = math.inf,
-        on: int = 1,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        super().__init__(*names, weight=weight, on=on, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
+    def __init__(self, *names: str, odd: bool = False, **options: Any) -> None:
+        super().__init__(*names, **options)
         self.odd = odd
 
     def structure(self, order: int) -> Structure:
@@ -272,17 +256,8 @@ class Cardinality(Factor):
     forbids. `Cardinality([0, 0, 0, -inf])` allows at most two. names and on are those of other factors.
     """
 
-    def __init__(
-        self,
-        counts: Any = None,
-        *names: str,
-        on: int = 1,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        super().__init__(on, ridge, max_iter, tol, intercept)
+    def __init__(self, counts: Any = None, *names: str, **options: Any) -> None:
+        super().__init__(**options)
         self.take_names(names)
         self.counts = counts
 

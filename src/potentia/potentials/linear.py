@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ _CONSTANT_SHARE = 1e-13
 Moments = tuple[Floats, Floats, Ints]
 
 
+@dataclass(eq=False, repr=False)
 class Linear(Differentiable):
     r"""A linear function :math:`f(x) = x W + b` of the features [ILR-chapter Eq. 1.21].
 
@@ -54,26 +56,11 @@ class Linear(Differentiable):
         "width": Rule(lambda values: _n_columns(values) == len(values["table_"]), "differs from that of table_"),
     }
 
-    basis_: Floats
-    coordinates_: Floats
-    table_: Floats
-    #: The offset that the coordinates subtract from x, with a zero for the intercept; None if nothing.
-    offset_: Floats | None
-    transformer_: Any
-
-    def __init__(
-        self,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-        transformer: Any = None,
-    ):
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
-        self.intercept = intercept
-        self.transformer = transformer
+    ridge: float = 1e-3
+    max_iter: int = 200
+    tol: float = 1e-6
+    intercept: bool = True
+    transformer: Any = None
 
     @property
     def coef_(self) -> Floats:
@@ -88,19 +75,20 @@ class Linear(Differentiable):
     def _begin(self, problem: Problem) -> None:
         """Zero weights in a basis in which the rows' features are decorrelated."""
         check_number("ridge", self.ridge)
-        self.transformer_ = None
+        self.transformer_: Any = None
         if self.transformer is not None:
             from sklearn.base import clone
 
             step = -(-problem.n_rows // _MAX_TRANSFORMED)
             self.transformer_ = clone(self.transformer).fit(problem.draw(slice(None, None, max(step, 1))).x)
-        self.offset_ = None
+        #: What the coordinates subtract from x, with a zero for the intercept; None if nothing.
+        self.offset_: Floats | None = None
         moments = _finite(problem.sum(self._moments))
         if self.intercept and moments is not None:
             moments = self._shift(moments, problem)
         self.basis_ = _basis(moments, problem.n_features, problem.n_rows, self.ridge, self.intercept)
         self.coordinates_ = np.zeros((self.basis_.shape[-1], problem.n_outputs))
-        self.table_ = np.zeros((len(self.basis_), problem.n_outputs))
+        self.table_: Floats = np.zeros((len(self.basis_), problem.n_outputs))
 
     def _shift(self, moments: Moments, problem: Problem) -> Moments:
         """Moments about an offset if features are far from zero: those about zero lose what such features vary by."""

@@ -31,6 +31,7 @@ class MLP(Differentiable):
     """
 
     threaded: ClassVar[bool] = True
+    flat: ClassVar[str] = "weights_"
     saved: ClassVar[Schema] = {
         **Differentiable.saved,
         "hidden": Count(least=1),
@@ -160,15 +161,6 @@ class MLP(Differentiable):
     def _width(self) -> int:
         """Numbers a row needs, hidden values included."""
         return super()._width() + 3 * self.hidden
-
-    @property
-    def parameters(self) -> Floats:
-        """V and W, as one vector."""
-        return self.weights_.copy()
-
-    @parameters.setter
-    def parameters(self, vector: Floats) -> None:
-        self.weights_ = self._checked(vector).copy()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         r""":math:`\frac{1}{2} \text{ridge} (|V|^2 + |W|^2)` and its gradient, without the constants' rows."""

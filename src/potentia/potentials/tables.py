@@ -7,7 +7,7 @@ of a pair, w(x) = x v + b, so that it has a few parameters instead of a table of
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from .linear import Linear
 from .problem import Batch, Problem
 
 
+@dataclass(eq=False, repr=False)
 class Constant(Differentiable):
     r"""A table :math:`f(x) = v` that does not depend on x [ILR-chapter sec. 1.9.2].
 
@@ -33,17 +34,16 @@ class Constant(Differentiable):
     convex: ClassVar[bool] = True
     saved: ClassVar[Schema] = {**Differentiable.saved, "table_": Array("f8", ("K",))}
 
-    table_: Floats
+    flat: ClassVar[str] = "table_"
 
-    def __init__(self, ridge: float = 0.0, max_iter: int = 200, tol: float = 1e-8):
-        self.ridge = ridge
-        self.max_iter = max_iter
-        self.tol = tol
+    ridge: float = 0.0
+    max_iter: int = 200
+    tol: float = 1e-8
 
     def _begin(self, problem: Problem) -> None:
         """A table of zeros."""
         check_number("ridge", self.ridge)
-        self.table_ = np.zeros(problem.n_outputs)
+        self.table_: Floats = np.zeros(problem.n_outputs)
 
     def _improve(self, problem: Problem) -> tuple[float, float]:
         """L-BFGS over the table."""
@@ -74,15 +74,6 @@ class Constant(Differentiable):
     def set_table(self, table: Floats) -> None:
         """Take v as a row, (1, K)."""
         self.parameters = table[0]
-
-    @property
-    def parameters(self) -> Floats:
-        """The table v (K,)."""
-        return self.table_.copy()
-
-    @parameters.setter
-    def parameters(self, vector: Floats) -> None:
-        self.table_ = self._checked(vector).copy()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         r""":math:`\frac{1}{2} \text{ridge} |v|^2` and its gradient."""
@@ -124,6 +115,7 @@ class Zero(Potential):
         """There is nothing to set."""
 
 
+@dataclass(eq=False, repr=False)
 class Temperature(Differentiable):
     r"""Features that are scores already, times one weight: :math:`f(x) = w x`, with one feature per state.
 
@@ -140,11 +132,10 @@ class Temperature(Differentiable):
         "columns": Rule(lambda values: values["n_features_"] == values["n_outputs_"], "must be one feature per state"),
     }
 
-    weight_: Floats
+    flat: ClassVar[str] = "weight_"
 
-    def __init__(self, max_iter: int = 200, tol: float = 1e-6):
-        self.max_iter = max_iter
-        self.tol = tol
+    max_iter: int = 200
+    tol: float = 1e-6
 
     def _begin(self, problem: Problem) -> None:
         """A weight of zero."""
@@ -161,15 +152,6 @@ class Temperature(Differentiable):
     def _scores(self, x: Any) -> Floats:
         """w x."""
         return np.multiply(x, self.weight_, dtype=np.float64)
-
-    @property
-    def parameters(self) -> Floats:
-        """The weight w (1,)."""
-        return self.weight_.copy()
-
-    @parameters.setter
-    def parameters(self, vector: Floats) -> None:
-        self.weight_ = self._checked(vector).copy()
 
     def penalty_and_gradient(self, ridge: float | None = None) -> tuple[float, Floats]:
         """Nothing."""
@@ -195,14 +177,13 @@ class WeightPotential(WeightedTable, Linear):
         "table_": Array("f8", ("D", 1), order="K"),
     }
 
-    transformer = None
-
     weight: Any = None
     _: KW_ONLY
     ridge: float = 1e-3
     max_iter: int = 200
     tol: float = 1e-6
     intercept: bool = True
+    transformer: Any = field(default=None, init=False)
 
     def _begin(self, problem: Problem) -> None:
         """Zero weights, in the basis that `Linear` makes of the features."""
@@ -323,17 +304,8 @@ class Scaled(WeightPotential):
     table: (L, L), finite. weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
     """
 
-    def __init__(
-        self,
-        table: Any,
-        weight: Any = None,
-        *,
-        ridge: float = 1e-3,
-        max_iter: int = 200,
-        tol: float = 1e-6,
-        intercept: bool = True,
-    ):
-        super().__init__(weight, ridge=ridge, max_iter=max_iter, tol=tol, intercept=intercept)
+    def __init__(self, table: Any, weight: Any = None, **options: Any) -> None:
+        super().__init__(weight, **options)
         self.table = table
 
     @property
