@@ -3,6 +3,8 @@
 The public names are those below; see README for a first example.
 """
 
+# ruff: noqa: I001 (several names of a module share a line)
+
 from __future__ import annotations
 
 import logging
@@ -16,57 +18,50 @@ if signals.is_command():
     signals.exit_at_once()
 
 from .base import __version__ as __version__
-from .base.types import ConvergenceWarning, InfeasibleError, PotentiaError
+from .base.types import (
+    ConvergenceWarning as ConvergenceWarning, InfeasibleError as InfeasibleError, PotentiaError as PotentiaError,
+)  # fmt: skip
 
 # what is logged is shown only where a program asks for it
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
-    from . import extend, features, gradients, metrics
-    from .app import plot
-    from .app.pipeline import load
-    from .app.segment import segment
-    from .app.segmenter import ImageSegmenter
-    from .features import datasets
-    from .features.example import Example
-    from .gradients.entry import loss_and_gradient
-    from .graph import formats, uai
-    from .graph.structure import Graph
-    from .graph.tables import DenseGaussian
-    from .inference.anytime import Anytime
-    from .inference.base import Result
-    from .inference.exact import Exact
-    from .inference.gibbs import Gibbs
-    from .inference.linear_program import LinearProgram
-    from .inference.map.portfolio import MAP
-    from .inference.mean_field import MeanField
-    from .inference.messages import TRW, Kikuchi, LoopyBP, Smoothed
-    from .learn.backends.connection import cluster
-    from .learn.iterated import IteratedLogistic
-    from .learn.max_margin import MaxMargin
-    from .learn.part_files import parts, write_parts
-    from .learn.risk import MarginalRisk
-    from .models import multilabel
-    from .models.chain_crf import ChainCRF
-    from .models.crf import CRF
-    from .models.multilabel import LMBM, LMSBN, LabelNetwork
-    from .models.node_classifier import NodeClassifier
-    from .models.segment_crf import SegmentCRF
-    from .models.sequence_labeller import SequenceLabeller
+    from . import extend as extend, features as features, gradients as gradients, metrics as metrics
+    from .app import plot as plot
+    from .app.pipeline import load as load
+    from .app.segment import segment as segment
+    from .app.segmenter import ImageSegmenter as ImageSegmenter
+    from .features import datasets as datasets
+    from .features.example import Example as Example
+    from .gradients.entry import loss_and_gradient as loss_and_gradient
+    from .graph import formats as formats, uai as uai
+    from .graph.structure import Graph as Graph
+    from .graph.tables import DenseGaussian as DenseGaussian
+    from .inference.anytime import Anytime as Anytime
+    from .inference.base import Result as Result
+    from .inference.exact import Exact as Exact
+    from .inference.gibbs import Gibbs as Gibbs
+    from .inference.linear_program import LinearProgram as LinearProgram
+    from .inference.map.portfolio import MAP as MAP
+    from .inference.mean_field import MeanField as MeanField
+    from .inference.messages import TRW as TRW, Kikuchi as Kikuchi, LoopyBP as LoopyBP, Smoothed as Smoothed
+    from .learn.backends.connection import cluster as cluster
+    from .learn.iterated import IteratedLogistic as IteratedLogistic
+    from .learn.max_margin import MaxMargin as MaxMargin
+    from .learn.part_files import parts as parts, write_parts as write_parts
+    from .learn.risk import MarginalRisk as MarginalRisk
+    from .models import multilabel as multilabel
+    from .models.chain_crf import ChainCRF as ChainCRF
+    from .models.crf import CRF as CRF
+    from .models.multilabel import LMBM as LMBM, LMSBN as LMSBN, LabelNetwork as LabelNetwork
+    from .models.node_classifier import NodeClassifier as NodeClassifier
+    from .models.segment_crf import SegmentCRF as SegmentCRF
+    from .models.sequence_labeller import SequenceLabeller as SequenceLabeller
     from .potentials import (
-        MLP,
-        Boosting,
-        Constant,
-        LightGBM,
-        Linear,
-        Potts,
-        Scaled,
-        Temperature,
-        TruncatedLinear,
-        TruncatedQuadratic,
-        Zero,
-        factors,
-    )
+        MLP as MLP, Boosting as Boosting, Constant as Constant, LightGBM as LightGBM, Linear as Linear,
+        Potts as Potts, Scaled as Scaled, Temperature as Temperature, TruncatedLinear as TruncatedLinear,
+        TruncatedQuadratic as TruncatedQuadratic, Zero as Zero, factors as factors,
+    )  # fmt: skip
 
 #: Modules by their public names.
 _ROOMS = {
@@ -114,6 +109,8 @@ _NAMES = {
     "Zero",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+# without PyTorch, which is optional
+__all__ = sorted({"ConvergenceWarning", "InfeasibleError", "PotentiaError", *_ROOMS, *_MODULES} - {"torch"})
 
 
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
@@ -128,64 +125,4 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
-__all__ = [
-    "CRF",
-    "LMBM",
-    "LMSBN",
-    "MAP",
-    "MLP",
-    "TRW",
-    "Anytime",
-    "Boosting",
-    "ChainCRF",
-    "Constant",
-    "ConvergenceWarning",
-    "DenseGaussian",
-    "Exact",
-    "Example",
-    "Gibbs",
-    "Graph",
-    "ImageSegmenter",
-    "InfeasibleError",
-    "IteratedLogistic",
-    "Kikuchi",
-    "LabelNetwork",
-    "LightGBM",
-    "Linear",
-    "LinearProgram",
-    "LoopyBP",
-    "MarginalRisk",
-    "MaxMargin",
-    "MeanField",
-    "NodeClassifier",
-    "PotentiaError",
-    "Potts",
-    "Result",
-    "Scaled",
-    "SegmentCRF",
-    "SequenceLabeller",
-    "Smoothed",
-    "Temperature",
-    "TruncatedLinear",
-    "TruncatedQuadratic",
-    "Zero",
-    "cluster",
-    "datasets",
-    "extend",
-    "factors",
-    "features",
-    "formats",
-    "gradients",
-    "load",
-    "loss_and_gradient",
-    "metrics",
-    "multilabel",
-    "parts",
-    "plot",
-    "segment",
-    "uai",
-    "write_parts",
-]
+    return __all__

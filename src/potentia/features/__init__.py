@@ -1,32 +1,30 @@
 """From images and sentences to examples: features of pixels, pairs, superpixels and tokens."""
 
+# ruff: noqa: I001 (several names of a module share a line)
+
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .colour import bilateral, reduce_labels, resize, upsample_marginals
+    from .colour import (
+        bilateral as bilateral, reduce_labels as reduce_labels, resize as resize,
+        upsample_marginals as upsample_marginals,
+    )  # fmt: skip
     from .image import (
-        image_example,
-        image_examples,
-        superpixel_edges,
-        superpixel_example,
-        superpixel_features,
-        superpixel_labels,
-        superpixels,
-    )
-    from .pixels import EDGE_SETS, NODE_SETS, edge_features, filter_bank, fourier, hog, pixel_features, typical_contrast
-    from .schemes import span_scores, span_table
-    from .template import Template
-    from .tokens import Clusters, Gazetteer, TokenFeatures
-
-__all__ = [
-    "EDGE_SETS", "NODE_SETS", "Clusters", "Gazetteer", "Template", "TokenFeatures", "bilateral", "edge_features",
-    "filter_bank", "fourier", "hog", "image_example", "image_examples", "pixel_features", "reduce_labels", "resize",
-    "span_scores", "span_table", "superpixel_edges", "superpixel_example", "superpixel_features", "superpixel_labels",
-    "superpixels", "typical_contrast", "upsample_marginals",
-]  # fmt: skip
+        image_example as image_example, image_examples as image_examples, superpixel_edges as superpixel_edges,
+        superpixel_example as superpixel_example, superpixel_features as superpixel_features,
+        superpixel_labels as superpixel_labels, superpixels as superpixels,
+    )  # fmt: skip
+    from .pixels import (
+        EDGE_SETS as EDGE_SETS, NODE_SETS as NODE_SETS, edge_features as edge_features,
+        filter_bank as filter_bank, fourier as fourier, hog as hog, pixel_features as pixel_features,
+        typical_contrast as typical_contrast,
+    )  # fmt: skip
+    from .schemes import span_scores as span_scores, span_table as span_table
+    from .template import Template as Template
+    from .tokens import Clusters as Clusters, Gazetteer as Gazetteer, TokenFeatures as TokenFeatures
 
 #: Names by module, which is imported at first use, because some bring parts of SciPy along.
 _MODULES = {
@@ -43,6 +41,7 @@ _MODULES = {
     "template": ("Template",),
     "tokens": ("Clusters", "Gazetteer", "TokenFeatures"),
 }  # fmt: skip
+__all__ = sorted(name for names in _MODULES.values() for name in names)
 
 if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
@@ -54,4 +53,4 @@ if not TYPE_CHECKING:  # or a misspelt name would pass for one of these
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -53,8 +53,6 @@ class Factor(StructuredValue, Linear):
     What is learned is a score for each outcome, f(x) = x W + b of the features of a region, if it has any.
     """
 
-    transformer = None
-
     def __init__(
         self, on: int = 1, ridge: float = 1e-3, max_iter: int = 200, tol: float = 1e-6, intercept: bool = True
     ) -> None:
