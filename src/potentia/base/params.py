@@ -37,14 +37,20 @@ class Params:
         names = self._defaults()
         for key, value in params.items():
             outer, _, inner = key.partition("__")
-            if outer not in names:
+            if outer not in names or (inner and not hasattr(getattr(self, outer), "set_params")):
                 has = ", ".join(names) or "none"
-                raise PotentiaError(f"{type(self).__name__} has no parameter {outer!r}; it has: {has}.")
+                raise PotentiaError(f"{type(self).__name__} has no parameter {key!r}; it has: {has}.")
             if inner:
                 getattr(self, outer).set_params(**{inner: value})
             else:
                 setattr(self, outer, value)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     def __repr__(self) -> str:
         """The constructor call, with the arguments that differ from their defaults."""

@@ -46,10 +46,7 @@ class Example:
             raise PotentiaError(f"an Example needs a Graph first, not {type(graph).__name__}.")
         self._graph = graph
         self._name = None if name is None else str(name)
-        self._features = {
-            kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
-            for kind, given in _of_kinds(graph, "features", features).items()
-        }
+        self._features = _check_features(graph, features)
         self._inputs = {
             kind: finite_array(given, f"inputs[{kind!r}]") for kind, given in _of_kinds(graph, "inputs", inputs).items()
         }
@@ -82,6 +79,16 @@ class Example:
         return self._weights
 
     @property
+    def all_labels(self) -> Ints:
+        """State of each variable, -1 where it is not known."""
+        return np.full(self.graph.n_variables, -1) if self._labels is None else self._labels
+
+    @property
+    def all_weights(self) -> Floats:
+        """Weight of each variable, also where they are all 1."""
+        return np.ones(self.graph.n_variables) if self._weights is None else self._weights
+
+    @property
     def name(self) -> str | None:
         """The example's name."""
         return self._name
@@ -95,11 +102,7 @@ class Example:
     def with_features(self, features: Mapping[str, ArrayLike]) -> Example:
         """The same example with other features of some kinds."""
         other = copy.copy(self)
-        changed = {
-            kind: _check_matrix(f"features[{kind!r}]", given, len(self._graph.scopes[kind]))
-            for kind, given in _of_kinds(self._graph, "features", features).items()
-        }
-        other._features = {**self._features, **changed}
+        other._features = {**self._features, **_check_features(self._graph, features)}
         return other
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -170,6 +173,14 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
         if kind not in graph.scopes:
             raise PotentiaError(f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}.")
     return {kind: values for kind, values in given.items() if values is not None}
+
+
+def _check_features(graph: Graph, features: Mapping[str, ArrayLike] | None) -> dict[str, Any]:
+    """The feature matrices that were given."""
+    return {
+        kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
+        for kind, given in _of_kinds(graph, "features", features).items()
+    }
 
 
 def _check_matrix(name: str, given: ArrayLike, n_rows: int) -> Any:

@@ -328,8 +328,7 @@ def count_correct(part: Part, state: Mapping[str, Any], predictor: Predictor) ->
     for name, example, predicted in zip(part.names, part.examples, labels, strict=True):
         if example.labels is None:
             raise PotentiaError(f"{name} has no labels to score against.")
-        weights = np.ones(len(predicted)) if example.weights is None else example.weights
-        seen = example.labels >= 0
+        weights, seen = example.all_weights, example.labels >= 0
         right += float(weights[seen] @ (predicted[seen] == example.labels[seen]))
         total += float(weights[seen].sum())
     return state, (right, total)

@@ -238,9 +238,8 @@ class Part:
             labels, weights = [], []
             for i in group:
                 example, chosen = self.examples[i], slice(None) if masks[i] is None else masks[i]
-                n = example.graph.n_variables
-                labels.append((np.full(n, -1) if example.labels is None else example.labels)[chosen])
-                weights.append((np.ones(n) if example.weights is None else example.weights)[chosen])
+                labels.append(example.all_labels[chosen])
+                weights.append(example.all_weights[chosen])
             joined = np.concatenate(weights) if self.weighted else None
             shards.append(Shard(union, union.graph, rows, np.concatenate(labels), joined))
         return shards
@@ -309,8 +308,7 @@ def structured(graph: Graph, structures: Mapping[str, StructuredValue]) -> Graph
 
 def observed(example: Example) -> Bools:
     """Variables with a label and a positive weight."""
-    labels = np.full(example.graph.n_variables, -1) if example.labels is None else example.labels
-    return labels >= 0 if example.weights is None else (labels >= 0) & (example.weights > 0)
+    return (example.all_labels >= 0) & (example.all_weights > 0)
 
 
 def table_entries(graph: Graph, example: Example) -> int:
@@ -426,9 +424,8 @@ def _class_weighted(examples: Sequence[Example], factors: Floats) -> list[Exampl
     """The examples with every variable's weight multiplied by that of its label."""
     weighted = []
     for e in examples:
-        weights = np.ones(e.graph.n_variables) if e.weights is None else e.weights
-        factor = 1.0 if e.labels is None else np.where(e.labels >= 0, factors[np.maximum(e.labels, 0)], 1.0)
-        weighted.append(Example(e.graph, e.features, e.labels, weights * factor, e.name, e.inputs))
+        factor = np.where(e.all_labels >= 0, factors[np.maximum(e.all_labels, 0)], 1.0)
+        weighted.append(Example(e.graph, e.features, e.labels, e.all_weights * factor, e.name, e.inputs))
     return weighted
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from ..base.backend import CLUSTER, Local, releasing
 from ..base.files import naming, new_folder
 from ..base.html import facts_table
+from ..base.params import Params
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
 from ..base.saving import Registered, find_class, from_json, read_file, reading, to_json, write_arrays, write_file
@@ -67,7 +68,7 @@ _LEAST_CROSS_FITTED = 40
 
 
 @dataclass(eq=False, repr=False)
-class CRF(Registered):
+class CRF(Params, Registered):
     """A conditional random field: potentials turn features into scores, inference turns those into labels.
 
     Args:
@@ -283,8 +284,7 @@ class CRF(Registered):
         losses, n = np.zeros(len(THRESHOLDS)), 0
         for part in given if isinstance(given, Parts) else [given]:
             for example, marginals in zip(part, self.predict_marginals(part), strict=True):
-                labels = np.full(len(marginals), -1) if example.labels is None else example.labels
-                known = np.flatnonzero(labels >= 0)
+                labels, known = example.all_labels, np.flatnonzero(example.all_labels >= 0)
                 if known.size:
                     losses += missed_shares(1.0 - marginals[known, labels[known]])
                     n += 1
@@ -436,40 +436,25 @@ class CRF(Registered):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Constructor arguments; with `deep` also those of potentials (node__ridge) and learner (learner__epsilon)."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        if deep:
-            for kind, potential in self.potentials.items():
-                found[kind] = potential
-                found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
-            if isinstance(self.learner, Learner):
-                found |= {f"learner__{name}": value for name, value in vars(self.learner).items()}
+        found = super().get_params(deep)
+        for kind, potential in self.potentials.items() if deep else ():
+            found[kind] = potential
+            found |= {f"{kind}__{name}": value for name, value in potential.get_params().items()}
         return found
 
     def set_params(self, **params: Any) -> Self:
         """Set constructor arguments, potentials by kind, or their options: node__ridge, learner__epsilon."""
         for key, value in params.items():
             outer, _, inner = key.partition("__")
-            if outer in self.potentials:
-                if inner:
-                    self.potentials[outer].set_params(**{inner: value})
-                else:
-                    self.potentials = {**self.potentials, outer: value}
-            elif outer == "learner" and inner:
-                self.learner = self._learner()
-                if not hasattr(self.learner, inner):
-                    raise PotentiaError(f"the learner has no option {inner!r}.")
-                setattr(self.learner, inner, value)
-            elif outer in _NAMES and not inner:
-                setattr(self, outer, value)
+            if outer in self.potentials and inner:
+                self.potentials[outer].set_params(**{inner: value})
+            elif outer in self.potentials:
+                self.potentials = {**self.potentials, outer: value}
             else:
-                raise PotentiaError(f"CRF has no parameter {key!r}.")
+                if outer == "learner" and inner:
+                    self.learner = self._learner()
+                super().set_params(**{key: value})
         return self
-
-    def __sklearn_tags__(self) -> Any:
-        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     def __sklearn_clone__(self) -> Self:
         """An unfitted copy."""
@@ -482,9 +467,8 @@ class CRF(Registered):
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{kind!r}: {potential!r}" for kind, potential in self.potentials.items())
-        given = {name: getattr(self, name) for name in _NAMES[1:]}
-        shown = [f"{{{inside}}}", *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
-        return f"CRF({', '.join(shown)})"
+        given = [f"{name}={getattr(self, name)!r}" for name in _NAMES[1:] if getattr(self, name) is not None]
+        return f"CRF({', '.join([f'{{{inside}}}', *given])})"
 
     def _check(self) -> None:
         """Refuse wrong types of constructor arguments."""

@@ -82,10 +82,7 @@ def _chosen(rows: dict[str, Any], where: np.ndarray) -> dict[str, Any]:
 def _labelled(example: Example, kind: str) -> tuple[Ints, Floats]:
     """Labels, -1 where unknown, and weights of the variables of a kind."""
     variables = example.graph.scopes[kind][:, 0]
-    n = example.graph.n_variables
-    labels = np.full(n, -1) if example.labels is None else example.labels
-    weights = np.ones(n) if example.weights is None else example.weights
-    return labels[variables], weights[variables]
+    return example.all_labels[variables], example.all_weights[variables]
 
 
 def _folds(sizes: Sequence[int], labels: Ints) -> Ints:

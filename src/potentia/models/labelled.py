@@ -118,7 +118,7 @@ class LabelEstimator(Registered, Params):
         self.form_ = "crf"
 
     def _best_node(self, examples: list[Example]) -> str:
-        known = sum(int((example.labels >= 0).sum()) for example in examples if example.labels is not None)
+        known = sum(int((example.all_labels >= 0).sum()) for example in examples)
         dense = not any(hasattr(example.features["node"], "tocsr") for example in examples)
         if known < _LEAST_FOR_TREES or not dense:
             return "linear"
@@ -164,12 +164,6 @@ class LabelEstimator(Registered, Params):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
-    def __sklearn_tags__(self) -> Any:
-        """scikit-learn's estimator tags; only scikit-learn calls this, so it is imported here."""
-        from sklearn.utils import Tags, TargetTags
-
-        return Tags(estimator_type=None, target_tags=TargetTags(required=False))
-
 
 def _as_classes(labels: list[Any]) -> Any:
     """An array of labels; texts and numbers together stay as they are."""
@@ -200,16 +194,10 @@ def _without_pairs(example: Example) -> Example:
 
 def _labelled_pairs(examples: Sequence[Example]) -> float:
     """The share of pairs that have two known labels."""
-    known = [
-        (example.labels[example.graph.scopes["edge"]] >= 0).all(axis=1)
-        for example in examples
-        if example.labels is not None
-    ]
+    known = [(example.all_labels[example.graph.scopes["edge"]] >= 0).all(axis=1) for example in examples]
     return float(np.concatenate(known).mean())
 
 
 def _log_loss(log_p: Floats, example: Example) -> float:
-    labels = np.full(len(log_p), -1) if example.labels is None else example.labels
-    rows = np.flatnonzero(labels >= 0)
-    weights = np.ones(len(log_p)) if example.weights is None else example.weights
-    return -float(weights[rows] @ log_p[rows, labels[rows]])
+    rows = np.flatnonzero(example.all_labels >= 0)
+    return -float(example.all_weights[rows] @ log_p[rows, example.all_labels[rows]])

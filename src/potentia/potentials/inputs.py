@@ -128,9 +128,7 @@ class Stack:
             matrix = self._blocks[0]
             if chosen is not None or not (isinstance(rows, slice) and rows == slice(None)):
                 matrix = matrix[rows if chosen is None else chosen[rows]]
-            if isinstance(matrix, np.ndarray):
-                return np.ascontiguousarray(matrix, dtype=np.float64)
-            return matrix.astype(np.float64, copy=False)
+            return _wide(matrix)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             return self._range(start, max(start, stop))

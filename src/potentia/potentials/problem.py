@@ -148,22 +148,19 @@ class Rows:
         ptr = example_ptr(self.x)
         return sum_chunks(lambda rows: function(self.take(rows), *args), len(self), width, threaded, least, ptr)
 
+    def pieces(self, function: Callable[..., T], args: Sequence[Any], width: int, threaded: bool) -> list[T]:
+        """function(batch, *args) of pieces of consecutive rows, in order."""
+        ptr = example_ptr(self.x)
+        return map_chunks(lambda rows: function(self.take(rows), *args), len(self), width, threaded, ptr)
+
 
 #: The rows of a kind in a part, of the part and its state.
 RowsOf = Callable[[Any, Any], Rows]
 
 
-def _sum_rows(
-    part: Any,
-    state: Any,
-    rows_of: RowsOf,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    width: int,
-    threaded: bool,
-) -> tuple[Any, Any]:
-    """The sum of function(batch, *args) over a part's rows; None if there are none."""
-    return state, rows_of(part, state).sum(function, args, width, threaded)
+def _of_rows(part: Any, state: Any, rows_of: RowsOf, function: Callable[..., T], *args: Any) -> tuple[Any, T]:
+    """A function of a part's rows."""
+    return state, function(rows_of(part, state), *args)
 
 
 def _draw_rows(part: Any, state: Any, rows: Any, rows_of: RowsOf) -> tuple[Any, Rows | None]:
@@ -171,25 +168,9 @@ def _draw_rows(part: Any, state: Any, rows: Any, rows_of: RowsOf) -> tuple[Any, 
     return state, rows_of(part, state).take(rows).table() if len(rows) else None
 
 
-def _collect_rows(
-    part: Any,
-    state: Any,
-    rows_of: RowsOf,
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    width: int,
-    threaded: bool,
-) -> tuple[Any, list[Any]]:
-    """function(batch, *args) of pieces of consecutive rows of a part, in order."""
-    table = rows_of(part, state)
-    ptr = example_ptr(table.x)
-    pieces = map_chunks(lambda rows: function(table.take(rows), *args), len(table), width, threaded, ptr)
-    return state, pieces
-
-
-def _row_cuts(part: Any, state: Any, rows_of: RowsOf) -> tuple[Any, list[int] | None]:
-    """Offsets of the examples in a part's rows, where those come by whole examples."""
-    return state, example_ptr(rows_of(part, state).x)
+def _row_cuts(table: Rows) -> list[int] | None:
+    """Offsets of the examples in rows, where those come by whole examples."""
+    return example_ptr(table.x)
 
 
 def _itself(part: Rows, state: Any) -> Rows:
@@ -233,9 +214,8 @@ class Problem:
         It returns a number, an array, or a tuple of them. `width`: numbers that a row takes while it is worked on,
         which sets the size of pieces. `threaded`: several threads may call it at once.
         """
-        return self._parts.total(_sum_rows, self._states, self._rows_of, function, args, self._width(width), threaded)[
-            1
-        ]
+        given = self._rows_of, Rows.sum, function, args, self._width(width), threaded
+        return self._parts.total(_of_rows, self._states, *given)[1]
 
     def draw(self, rows: slice | NDArray[Any]) -> Batch:
         """The given rows, by slice or row numbers, gathered here."""
@@ -261,14 +241,13 @@ class Problem:
 
     def collect(self, function: Callable[..., Any], *args: Any, width: int | None = None, threaded: bool = True) -> Any:
         """function(batch, *args) (n, ...) of all rows below each other, for results that are small."""
-        _, parts = self._parts.map(
-            _collect_rows, self._states, self._rows_of, function, args, self._width(width), threaded
-        )
+        given = self._rows_of, Rows.pieces, function, args, self._width(width), threaded
+        parts = self._parts.map(_of_rows, self._states, *given)[1]
         return np.concatenate([piece for part in parts for piece in part])
 
     def example_ptr(self) -> Ints:
         """Offsets of the examples in the rows (n_examples + 1), for potentials with `unit = "example"`."""
-        _, of_parts = self._parts.map(_row_cuts, self._states, self._rows_of)
+        _, of_parts = self._parts.map(_of_rows, self._states, self._rows_of, _row_cuts)
         cuts = zip(of_parts, self._ptr[:-1].tolist(), strict=True)
         return np.array([0, *(first + end for ends, first in cuts for end in (ends or [0])[1:])])
 

@@ -190,13 +190,6 @@ class Connection:
 
         return Distributed(self, recipes)
 
-    def dumps(self, value: Any) -> bytes:
-        """A value pickled, functions that workers cannot import by value."""
-        import cloudpickle
-
-        found: bytes = cloudpickle.dumps(value, protocol=5)
-        return found
-
     def run(self, calls: Sequence[tuple[str, Call]], payload: bytes, givers: Mapping[int, str]) -> list[Answer]:
         """The answers to calls, each sent to a worker; another takes it where that one is gone.
 
@@ -291,14 +284,14 @@ class Connection:
     def later(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Callable[[], Any]]:
         """function(item) for every item by whichever workers are free; each waits until it is called for."""
         with self._reached():
-            text = self.dumps(function)
+            text = worker.pickled(function)
             code = self._sent(text)
             futures = [self._apply(code, item) for item in items]
         return [partial(self._result, future, text, item) for future, item in zip(futures, items, strict=True)]
 
     def _apply(self, code: Any, item: Any) -> Any:
         """A task that applies pickled code to an item on any worker."""
-        sent = self._sent(self.dumps(item))
+        sent = self._sent(worker.pickled(item))
         return self.client.submit(worker.apply, code, sent, worker.fingerprint(), pure=False)
 
     def everywhere(self, function: Callable[[], Any]) -> None:

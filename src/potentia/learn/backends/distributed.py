@@ -27,6 +27,8 @@ MAX_LOG_BYTES = 1 << 28
 _MAX_MOVES = 20
 #: Seconds between two looks for workers that were added.
 LOOK_EVERY = 10.0
+#: What is added up between two rows of a history.
+_TALLY = {"rounds": 0, "workers": 0, "round_bytes": 0, "round_seconds": 0.0, "work_seconds": 0.0, "moved_parts": 0}
 
 
 class ClusterStates:
@@ -69,9 +71,7 @@ class Distributed(Backend):
         self._home: dict[int, str] = {}
         self._alive: weakref.WeakSet[ClusterStates] = weakref.WeakSet()
         self._serial = 0
-        self._rounds, self._bytes, self._moved = 0, 0, 0
-        self._seconds, self._work_seconds = 0.0, 0.0
-        self._workers: set[str] = set()
+        self._tally, self._workers = dict(_TALLY), set[str]()
         self._looked = time.monotonic()
         connection.opened.add(self.fit)
 
@@ -88,7 +88,7 @@ class Distributed(Backend):
         self, function: PartFunction, states: Any, *args: Any, own: Sequence[Any] | None = None
     ) -> tuple[Any, list[Any]]:
         """The new states, and the results in part order."""
-        items = None if own is None else [self.connection.dumps(item) for item in own]
+        items = None if own is None else [worker.pickled(item) for item in own]
         new, sums = self._round(function, states, args, items, single=True)
         return new, [sums[at, at + 1] for at in range(self.n_parts)]
 
@@ -107,17 +107,8 @@ class Distributed(Backend):
         "work_seconds" are those in which the slowest worker of each round worked: the rest of "round_seconds" is what
         the rounds add.
         """
-        found = {
-            "rounds": self._rounds,
-            "workers": len(self._workers),
-            "round_bytes": self._bytes,
-            "round_seconds": self._seconds,
-            "work_seconds": self._work_seconds,
-            "moved_parts": self._moved,
-        }
-        self._rounds, self._bytes, self._moved = 0, 0, 0
-        self._seconds, self._work_seconds = 0.0, 0.0
-        self._workers = set()
+        found = {**self._tally, "workers": len(self._workers)}
+        self._tally, self._workers = dict(_TALLY), set()
         return found
 
     def close(self) -> None:
@@ -147,10 +138,10 @@ class Distributed(Backend):
         begun = time.perf_counter()
         self._serial += 1
         mine = None if own is None else dict(zip(self._numbers, own, strict=True))
-        making = Making(self.connection.dumps((function, tuple(args))), mine)
+        making = Making(worker.pickled((function, tuple(args))), mine)
         found: dict[tuple[int, int], Any] = {}
         waiting = list(range(self.n_parts)) if places is None else list(places)
-        note(f"round {self._rounds + 1}")
+        note(f"round {self._tally['rounds'] + 1}")
         givers = self._make_room() if places is None else {}
         changed = False
         for _ in range(_MAX_MOVES):
@@ -163,8 +154,8 @@ class Distributed(Backend):
                 f"parts could not be placed on the workers of {self.connection.address}, which keep leaving; look at "
                 "their logs."
             )
-        self._rounds += 1
-        self._seconds += time.perf_counter() - begun
+        self._tally["rounds"] += 1
+        self._tally["round_seconds"] += time.perf_counter() - begun
         if places is None and changed:
             states = ClusterStates(self._serial, states, making)
             self._alive.add(states)
@@ -176,7 +167,7 @@ class Distributed(Backend):
         if self.connection.store is None or states.n_bytes <= MAX_LOG_BYTES:
             return
         folder = os.path.join(self._folder(), f"{states.number}")
-        own = [self.connection.dumps(number) for number in self._numbers]
+        own = [worker.pickled(number) for number in self._numbers]
         self._round(worker.save_state, states, (folder,), own, single=True)
         states.save(folder)
 
@@ -209,16 +200,16 @@ class Distributed(Backend):
                 alive,
                 making.of([self._numbers[at] for at in chosen]).own,
                 worker.fingerprint(),
-                {number: self.connection.dumps(self.recipes[number]) for number in missing},
+                {number: worker.pickled(self.recipes[number]) for number in missing},
                 chain,
                 saved,
             )
             calls.append((home, chosen, ranges, call))
         answers = self.connection.run([(home, call) for home, _, _, call in calls], making.payload, givers)
-        self._work_seconds += max((answer.seconds for answer in answers), default=0.0)
+        self._tally["work_seconds"] += max((answer.seconds for answer in answers), default=0.0)
         again = []
         for (_, chosen, ranges, call), answer in zip(calls, answers, strict=True):
-            self._bytes += len(making.payload) + call.n_bytes + len(answer.results)
+            self._tally["round_bytes"] += len(making.payload) + call.n_bytes + len(answer.results)
             self._workers.add(answer.worker)
             if answer.missing:
                 again += chosen
@@ -239,7 +230,7 @@ class Distributed(Backend):
         for home in self._home.values():
             if home in load:
                 load[home] += 1
-        self._moved += len(homeless) if self._home or self._serial > 1 else 0
+        self._tally["moved_parts"] += len(homeless) if self._home or self._serial > 1 else 0
         for home, chosen in zip(workers, _shares(homeless, [load[w] for w in workers]), strict=True):
             self._home |= {self._numbers[at]: home for at in chosen}
         return set(homeless)

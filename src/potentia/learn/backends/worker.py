@@ -185,15 +185,15 @@ def save_state(part: Any, state: Any, number: int, folder: str) -> tuple[Any, No
     """Write a part's state, for a worker of the same fit that builds the part again."""
     new_folder(folder)
     with replacing(Path(folder) / f"{number}") as file:
-        file.write(_pickled(state))
+        file.write(pickled(state))
     return state, None
 
 
-def _pickled(state: Any) -> bytes:
-    """The state pickled, with functions that cannot be imported."""
-    import cloudpickle  # settings may have functions that cannot be imported
+def pickled(value: Any) -> bytes:
+    """A value pickled, functions that cannot be imported by value."""
+    import cloudpickle
 
-    found: bytes = cloudpickle.dumps(state, protocol=5)
+    found: bytes = cloudpickle.dumps(value, protocol=5)
     return found
 
 
@@ -203,7 +203,7 @@ def give_up(fit: str, number: int, read: int | None, alive: frozenset[int]) -> b
         held = _parts.get((fit, number))
         if held is None or (read is not None and read not in held.states):
             return None
-        sent = _pickled({key: state for key, state in held.states.items() if key in alive})
+        sent = pickled({key: state for key, state in held.states.items() if key in alive})
         release([fit], [number])
         return sent
 
