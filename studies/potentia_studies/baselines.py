@@ -1,11 +1,11 @@
-"""The usual multi-label methods, to compare with: classifier chains, label powersets, structural SVMs."""
+"""The usual multi-label methods, to compare with: chains, label powersets, tuned thresholds, structural SVMs."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from scipy import sparse
@@ -13,9 +13,10 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain as SklearnChain
 
-from potentia.base.saving import SavedFunction
-from potentia.base.schema import Array, Kind, Rule, Schema, Size
+from potentia.base.saving import SavedFunction, find_class, saved_name
+from potentia.base.schema import TEXT, Array, Kind, Rule, Schema, Section, Size
 from potentia.base.types import (
+    Bools,
     Floats,
     Ints,
     PotentiaError,
@@ -25,6 +26,7 @@ from potentia.base.types import (
     check_positive,
     check_type,
     prefixed,
+    shown,
     whole_numbers,
 )
 from potentia.features.example import Example
@@ -32,16 +34,31 @@ from potentia.graph.structure import Graph
 from potentia.graph.union import Union
 from potentia.inference.base import Inference
 from potentia.learn.max_margin import MaxMargin
+from potentia.metrics import MEASURES
 from potentia.models.crf import CRF
 from potentia.models.multilabel.base import FitTask, MultiLabelClassifier
-from potentia.models.multilabel.inputs import check_classifier, check_seed
+from potentia.models.multilabel.constraints import Constraints
+from potentia.models.multilabel.independent import IndependentClassifiers
+from potentia.models.multilabel.inputs import as_labels, check_seed
 from potentia.models.multilabel.machine import rows_by_label
-from potentia.models.multilabel.network import check_order
+from potentia.models.multilabel.network import check_order, splits
 from potentia.potentials.linear import Linear
 
 
+class _Unweighted(MultiLabelClassifier):
+    """A classifier without weights of rows, and perhaps without missing labels."""
+
+    _takes_missing: ClassVar[bool] = True
+
+    def fit(self, X: Any, y: Any) -> Self:  # type: ignore[override]
+        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
+        if not self._takes_missing and y is not None and as_labels(y)[1].any():
+            raise PotentiaError(f"{type(self).__name__} takes no missing labels: Input y contains NaN, None or -1.")
+        return super().fit(X, y)
+
+
 @dataclass(eq=False, repr=False)
-class ClassifierChain(MultiLabelClassifier):
+class ClassifierChain(_Unweighted):
     """scikit-learn's classifier chain: every label's classifier sees the labels decided before it.
 
     Args:
@@ -50,7 +67,7 @@ class ClassifierChain(MultiLabelClassifier):
         random_state: seed of a random order.
     """
 
-    takes_missing: ClassVar[bool] = False
+    _takes_missing = False
     estimator: Any = None
     _: KW_ONLY
     order: Any = None
@@ -118,7 +135,7 @@ class ClassifierChain(MultiLabelClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class LabelPowerset(MultiLabelClassifier):
+class LabelPowerset(_Unweighted):
     """One classifier of whole labellings: every labelling seen in training is a class; no other is ever predicted.
 
     A label's score is the best score of a labelling that has it minus the best of one without it.
@@ -127,7 +144,7 @@ class LabelPowerset(MultiLabelClassifier):
         estimator: a classifier with `decision_function`, one column per class; logistic regression if None.
     """
 
-    takes_missing: ClassVar[bool] = False
+    _takes_missing = False
     estimator: Any = None
 
     saved: ClassVar[Schema] = {
@@ -188,6 +205,15 @@ class LabelPowerset(MultiLabelClassifier):
         return self.labellings_[self.estimator_.predict(X)]
 
 
+def check_classifier(estimator: object) -> None:
+    """None, or an object with the methods of a scikit-learn classifier that has scores."""
+    methods = ("fit", "predict", "decision_function", "get_params")
+    if isinstance(estimator, SavedFunction):
+        return  # of a loaded model, which can predict but not be fitted again
+    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
+        raise PotentiaError(f"estimator must be a classifier with decision_function or None, not {shown(estimator)}.")
+
+
 def _require_linear(model: Any, fitted: Any) -> None:
     """Refuse to save a classifier that is more than weights."""
     if not hasattr(fitted, "coef_"):
@@ -201,13 +227,166 @@ def _or_logistic(estimator: Any) -> Any:
     return LogisticRegression(max_iter=1000) if estimator is None else clone(estimator)
 
 
+Measure = Literal["exact_match", "hamming_loss", "f_micro", "f_macro", "f_samples"]
+
+_SWEEPS = 20
+
+
+@dataclass(eq=False, repr=False)
+class ThresholdClassifier(_Unweighted):
+    """Another classifier's scores with a threshold per label in place of zero [Fan and Lin 2007].
+
+    Thresholds are tuned on scores of held-out rows: one label after another takes the threshold that is best for the
+    measure given the others' (of equally good ones the closest to zero), until nothing improves. Around `LMSBN`
+    the scores are what a label's other value would cost the best labelling, so that thresholds of zero are its own
+    predictions.
+
+    Args:
+        estimator: a classifier with `decision_function` (n, K); independent linear ones if None.
+        measure: "f_macro", "f_micro", "f_samples", "exact_match" or "hamming_loss".
+        cv: number of folds.
+        constraints: as in `LMSBN`; tuning does not know them.
+        random_state: seed of the folds.
+
+    After `fit`: `estimator_`, `thresholds_` of the labels that vary, `held_out_` (the measure before and after tuning).
+    """
+
+    estimator: Any = None
+    _: KW_ONLY
+    measure: Measure = "f_macro"
+    cv: int = 5
+    constraints: Constraints = None
+    random_state: int = 0
+
+    saved: ClassVar[Schema] = {
+        **MultiLabelClassifier.saved,
+        "inner": Section({"class": TEXT, "content": Kind((dict,))}, optional=True),
+        "thresholds": Array("f8", ("V",), optional=True),
+        "held_out": Array("f8", (2,), optional=True),
+        "parts": Rule(
+            lambda saved: all(
+                (saved[name] is None) == (not saved["V"]) for name in ("inner", "thresholds", "held_out")
+            ),
+            "are missing",
+        ),
+    }
+
+    def _check_options(self) -> None:
+        """Refuse bad options."""
+        check_choice("measure", self.measure, MEASURES)
+        check_count("cv", self.cv, 2)
+        check_count("random_state", self.random_state)
+        check_classifier(self.estimator)
+
+    def _state(self) -> dict[str, Any]:
+        """The inner classifier's own state, and the thresholds."""
+        if not self._coding.varying.any():
+            return {}
+        if not isinstance(self.estimator_, MultiLabelClassifier):
+            raise PotentiaError(f"a {type(self.estimator_).__name__} inside a ThresholdClassifier cannot be saved.")
+        content, arrays = self.estimator_.state()
+        return {
+            "inner": {"class": saved_name(type(self.estimator_)), "content": content},
+            "thresholds": self.thresholds_,
+            "held_out": np.array(self.held_out_),
+            **{f"inner/{name}": array for name, array in arrays.items()},
+        }
+
+    def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Take the inner classifier and the thresholds of a file."""
+        if saved["V"]:
+            inner = find_class(saved["inner"]["class"], MultiLabelClassifier)
+            self.estimator_ = inner.from_state(saved["inner"]["content"], prefixed(arrays, "inner/"))
+            self.thresholds_, self.held_out_ = saved["thresholds"], tuple(saved["held_out"].tolist())
+
+    def _fit(self, task: FitTask) -> None:
+        """Tune thresholds on held-out scores, then fit the classifier on all rows."""
+        X, signs = task.X, task.signs
+        estimator = IndependentClassifiers() if self.estimator is None else self.estimator
+        scores, labels = np.empty(signs.shape), signs.astype(np.int64)
+        if not task.known.all():
+            labels = np.where(task.known, np.maximum(signs, 0.0), np.nan)
+        for train, test in splits(len(signs), self.cv, self.random_state):
+            part = clone(estimator).fit(X[train], labels[train])
+            scores[test] = part.decision_function(X[test]).reshape(len(test), -1)
+        self.thresholds_ = tune(scores, signs > 0, self.measure, task.known)
+        # a missing label counts as predicted correctly
+        given = [scores > t for t in (0.0, self.thresholds_)]
+        self.held_out_ = tuple(MEASURES[self.measure](np.where(task.known, signs > 0, p), p) for p in given)
+        self.estimator_ = clone(estimator).fit(X, labels)
+
+    def _decide(self, X: Any) -> Floats:
+        """The classifier's scores less the thresholds."""
+        return self.estimator_.decision_function(X).reshape(X.shape[0], -1) - self.thresholds_
+
+
+def tune(scores: Floats, truth: Bools, measure: str, known: Bools | None = None) -> Floats:
+    """Thresholds (K) that a measure cannot improve upon by changing one; from zeros, in rounds over the labels.
+
+    known (n, K): labels that are not missing; others count as predicted correctly.
+    """
+    thresholds = np.zeros(scores.shape[1])
+    for _ in range(_SWEEPS):
+        before = thresholds.copy()
+        for k in range(len(thresholds)):
+            predicted = scores > thresholds
+            order = np.argsort(-scores[:, k], kind="stable")
+            right = truth if known is None else np.where(known, truth, predicted)
+            if known is not None:
+                order = order[known[order, k]]
+            values = _values(predicted, right, k, order, measure)
+            thresholds[k] = _best(scores[order, k], values, thresholds[k])
+        if np.array_equal(before, thresholds):
+            break
+    return thresholds
+
+
+def _values(predicted: Bools, truth: Bools, k: int, order: np.ndarray, measure: str) -> Floats:
+    """The measure with label k predicted in the first m rows of `order`, m = 0..n, up to what does not depend on m."""
+    right = np.concatenate([[0], np.cumsum(truth[order, k])])
+    count = np.arange(len(order) + 1)
+    if measure in ("f_macro", "f_micro"):
+        both, total = 0, 0
+        if measure == "f_micro":
+            others = np.arange(truth.shape[1]) != k
+            both = int(np.sum(predicted[:, others] & truth[:, others]))
+            total = int(predicted[:, others].sum() + truth[:, others].sum())
+        return 2.0 * (right + both) / np.maximum(truth[order, k].sum() + count + total, 1)
+    with_it, without = predicted.copy(), predicted.copy()
+    with_it[:, k], without[:, k] = True, False
+    gain = _row_values(with_it, truth, measure) - _row_values(without, truth, measure)
+    return np.concatenate([[0.0], np.cumsum(gain[order])])
+
+
+def _row_values(predicted: Bools, truth: Bools, measure: str) -> Floats:
+    """Each row's part (n) in a measure that is a mean over rows."""
+    if measure == "exact_match":
+        return np.all(predicted == truth, axis=1).astype(float)
+    if measure == "hamming_loss":
+        return -np.sum(predicted != truth, axis=1).astype(float)
+    total = predicted.sum(axis=1) + truth.sum(axis=1)
+    return np.where(total == 0, 1.0, 2.0 * np.sum(predicted & truth, axis=1) / np.maximum(total, 1))
+
+
+def _best(ordered: Floats, values: Floats, current: float) -> float:
+    """The best threshold between two distinct scores (descending) or beyond the last; `current` where it ties."""
+    cuts = np.concatenate([[ordered[0] + 1.0], (ordered[:-1] + ordered[1:]) / 2.0, [ordered[-1] - 1.0]])
+    allowed = np.concatenate([[True], ordered[:-1] > ordered[1:], [True]])
+    here = values[np.sum(ordered > current)]
+    best = values[allowed].max()
+    if here >= best - 1e-12:
+        return current
+    good = np.flatnonzero(allowed & (values >= best - 1e-12))
+    return float(cuts[good[np.argmin(np.abs(cuts[good]))]])
+
+
 Solver = Literal["frank_wolfe", "one_slack"]
 #: Regions inferred together in predictions.
 _CHUNK = 50_000
 
 
 @dataclass(eq=False, repr=False)
-class _SSVM(MultiLabelClassifier):
+class _SSVM(_Unweighted):
     r"""A CRF with one binary variable per label, trained by `MaxMargin` on the Hamming loss.
 
     The score of a labelling is :math:`F(y) = \sum_i w_i(y_i) \cdot [x, 1] + \sum_{ij} v_{ij}(y_i, y_j)`: every label
@@ -226,7 +405,7 @@ class _SSVM(MultiLabelClassifier):
     After `fit`: `crf_`, the trained model, with `crf_.history_` (objective, dual and gap of every pass).
     """
 
-    takes_missing: ClassVar[bool] = False
+    _takes_missing = False
     alpha: float = 5e-3
     solver: Solver = "frank_wolfe"
     inference: Inference | None = None

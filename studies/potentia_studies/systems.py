@@ -17,13 +17,13 @@ from sklearn.svm import SVC
 import potentia as pt
 from potentia.app.report.rows import Row, grid
 from potentia.models.multilabel.base import MultiLabelClassifier
-from potentia.models.multilabel.independent import Measure
 from potentia.models.multilabel.network import splits
 
 from . import baselines
 
 #: Options by name, and the values that cross-validation chooses from.
 Grid = dict[str, Sequence[Any]]
+_Make = Callable[..., MultiLabelClassifier]
 
 # Every system of Scene chooses among 36 candidates in five folds. The fewer options a system has, the finer is its grid
 # of each: structural SVMs have alpha only and compare 36 values of it, 1.4e-3 to 4.1e-2.
@@ -69,7 +69,7 @@ class System:
     """
 
     title: str
-    make: Callable[..., MultiLabelClassifier]
+    make: _Make
     grid: Grid = field(default_factory=dict)
     greedy: bool = False
     like: str | None = None
@@ -87,11 +87,11 @@ class System:
         return found
 
 
-def _tuned(inner: Callable[..., MultiLabelClassifier], measure: Measure) -> Callable[..., MultiLabelClassifier]:
-    return lambda **options: pt.multilabel.ThresholdClassifier(inner(**options), measure=measure)
+def _tuned(inner: _Make, measure: baselines.Measure) -> _Make:
+    return lambda **options: baselines.ThresholdClassifier(inner(**options), measure=measure)
 
 
-def _logistic(kind: Callable[[Any], MultiLabelClassifier]) -> Callable[..., MultiLabelClassifier]:
+def _logistic(kind: Callable[[Any], MultiLabelClassifier]) -> _Make:
     return lambda **options: kind(LogisticRegression(max_iter=1000, **options))
 
 

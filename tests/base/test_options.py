@@ -10,7 +10,7 @@ import pytest
 
 import potentia as pt
 import saved_models
-from potentia_studies import baselines
+from potentia_studies import baselines, bounds
 
 WRONG = ["x", None, -1, float("nan"), 1.7, [], object(), True]
 X, Y = saved_models.rows()
@@ -53,7 +53,7 @@ GRADIENTS = [
 MODELS = [
     pt.LMSBN(0.1), pt.LMSBN(0.1, kernel="rbf"), pt.LMSBN(0.1, "learned"), pt.LMBM(0.1), pt.LMBM(0.1, kernel="poly"),
     pt.multilabel.IndependentClassifiers(0.1), baselines.ClassifierChain(), baselines.LabelPowerset(), 
-    baselines.ChainSSVM(tol=1.0), baselines.CompleteSSVM(tol=1.0), pt.multilabel.ThresholdClassifier(cv=2),
+    baselines.ChainSSVM(tol=1.0), baselines.CompleteSSVM(tol=1.0), baselines.ThresholdClassifier(cv=2),
 ]  # fmt: skip
 FUNCTIONS = [
     (pt.datasets.denoising, {"n_images": 1, "size": (4, 4)}),
@@ -117,7 +117,7 @@ def test_wrong_options_of_functions(function, given):
         (pt.LMSBN, {"budget": -(10**5000)}),
         (pt.LMSBN, {"n_orders": 0}),
         (pt.LMBM, {"passes": 1.5}),
-        (pt.multilabel.ThresholdClassifier, {"cv": 2.5}),
+        (baselines.ThresholdClassifier, {"cv": 2.5}),
         (baselines.ChainSSVM, {"inference": "exact"}),
         (baselines.ClassifierChain, {"estimator": 3}),
     ],
@@ -157,7 +157,7 @@ EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
         (lambda: pt.Graph.grid(IMAGE, n_states=2), r"shape must be the sides .* of shape \(9, 8, 3\)"),
         (lambda: pt.TRW(iterations=IMAGE).infer(GRAPH, THETA), "iterations must be a whole number"),
         (lambda: pt.load(3), "path must be a str or PathLike, not 3"),
-        (lambda: pt.multilabel.likelihood_bound(pt.LMBM(), X, Y), "model must be a LMSBN"),
+        (lambda: bounds.likelihood_bound(pt.LMBM(), X, Y), "model must be a LMSBN"),
     ],
 )
 def test_wrong_types_get_one_short_line_that_names_the_argument(call, sentence):

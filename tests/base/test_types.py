@@ -10,8 +10,6 @@ import pytest
 import potentia as pt
 from potentia.gradients.entry import GRADIENTS, GradientName
 from potentia.gradients.losses import LOSSES, LossName
-from potentia.metrics import MEASURES
-from potentia.models.multilabel.independent import Measure
 
 RIGHT = """
 import numpy as np
@@ -37,7 +35,6 @@ WRONG = [
     "pt.LMSBN(order='alphabet')",
     "pt.LMSBN(kernel='round')",
     "pt.MaxMargin(solver='newton')",
-    "pt.multilabel.ThresholdClassifier(measure='accuracy')",
     "pt.loss_and_gradient('hinge', pt.TRW(), graph, {}, [])",
     "pt.loss_and_gradient('likelihood', pt.TRW(), graph, {}, [], 'magic')",
 ]
@@ -69,4 +66,3 @@ def test_only_public_names_are_listed():
 def test_choices_in_types_are_the_choices():
     assert set(get_args(LossName)) == set(LOSSES)
     assert set(get_args(GradientName)) == set(GRADIENTS)
-    assert set(get_args(Measure)) == set(MEASURES)

@@ -26,7 +26,7 @@ import torch
 
 import potentia as pt
 from potentia.features.datasets import LabelledImage
-from potentia_studies import baselines
+from potentia_studies import baselines, bounds
 
 PATIENCE = 60
 HUGE = 2**70
@@ -284,8 +284,8 @@ def targets(folder):
         "ChainCRF.predict_marginals": (chain.predict_marginals, {"X": words}),
         "ChainCRF.k_best": (chain.k_best, {"X": words, "k": 2}),
         "ChainCRF.score": (chain.score, {"X": words, "y": tags}),
-        "error_bound": (pt.multilabel.error_bound, {"model": model, "X": X, "y": Y}),
-        "likelihood_bound": (pt.multilabel.likelihood_bound, {"model": model, "X": X, "y": Y}),
+        "error_bound": (bounds.error_bound, {"model": model, "X": X, "y": Y}),
+        "likelihood_bound": (bounds.likelihood_bound, {"model": model, "X": X, "y": Y}),
         "features.image_example": (
             pt.features.image_example,
             {"image": image, "labels": labels, "n_states": 2, "node": "filters", "edge": "boundary", "reduce": 1.0},

@@ -253,7 +253,7 @@ def make_models(folder):
     """The models of `saved_models`, and those of other classes."""
     saved_models.make(folder)
     X, Y = saved_models.rows()
-    pt.multilabel.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
+    baselines.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
     baselines.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
     baselines.ClassifierChain().fit(X, Y).save(folder / "chain")
     baselines.LabelPowerset().fit(X, Y).save(folder / "powerset")

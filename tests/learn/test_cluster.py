@@ -445,7 +445,6 @@ def test_label_networks_are_learned_and_decoded_by_the_workers(processes, client
         pt.LMSBN(alpha=0.1, interactions=2),
         pt.LMBM(alpha=0.1),
         pt.LMBM(alpha=0.1, decode="lp"),
-        pt.LMBM(alpha=0.1, decode="map"),
     ]
     straight = [model.fit(x, y).predict(x) for model in models]
     with pt.cluster(client):

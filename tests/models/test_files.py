@@ -155,7 +155,7 @@ MODELS = [
     baselines.LabelPowerset(),
     baselines.ChainSSVM(passes=5, tol=1.0),
     baselines.CompleteSSVM(inference=pt.Exact(), passes=5, tol=1.0),
-    pt.multilabel.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
+    baselines.ThresholdClassifier(pt.LMSBN(1e-2), measure="f_micro"),
 ]
 
 
@@ -244,7 +244,7 @@ CRAFTED = [
     ("lmsbn", lambda arrays: arrays["network/members"].__setitem__(0, -9), "network/members holds -9"),
     ("lmsbn", lambda arrays: arrays["network/order"].__setitem__(0, 1), "order does not hold every label once"),
     ("lmbm", lambda arrays: exchange(arrays, "machine/sizes", "machine/members"), "machine/sizes has the shape"),
-    ("lmbm", lambda arrays: exchange(arrays, "machine/coef", "rows/X"), "has the shape"),
+    ("lmbm", lambda arrays: exchange(arrays, "coef", "rows/X"), "has the shape"),
     ("lmbm", lambda arrays: arrays["machine/members"].__setitem__(0, 99), "machine/members holds 99"),
     (
         "independent",

@@ -16,6 +16,7 @@ from potentia.models.multilabel import machine as machines
 from potentia.models.multilabel.constraints import make_rules, read_constraints
 from potentia.models.multilabel.lmbm import LMBM
 from potentia.models.multilabel.machine import Machine, Relaxation, as_cliques, clique_sets, find_labelling
+from potentia_studies import bounds
 
 
 def rows(n=30, d=3, K=3, seed=0):
@@ -215,32 +216,6 @@ def test_the_relaxation_is_the_program_over_distributions_where_a_clique_holds_a
         assert value == pytest.approx(found.fun, abs=1e-7)
 
 
-def test_map_is_the_largest_half_sum_of_margins():
-    for order in (1, 2, 3):
-        machine, sets, scores = random_machine(4, order, seed=order)
-        found = find_labelling(machine, scores, "map")
-        for s, y in zip(scores, found.labels, strict=True):
-            best = max(margins(sets, s, machine.weight, other).sum() for other in labellings(4))
-            assert margins(sets, s, machine.weight, y).sum() == pytest.approx(best)
-
-
-def test_map_of_many_labels_goes_through_the_linear_program():
-    rng = np.random.default_rng(0)
-    K = 22
-    sets = [(i, i + 1) for i in range(K - 1)]
-    machine = Machine(
-        np.zeros((K, 0)), np.zeros(K), rng.normal(size=K - 1), as_cliques(sets, K), 0.0, 0.0, rules_of([], K)
-    )
-    scores = rng.normal(size=(3, K))
-    found = find_labelling(machine, scores, "map").labels
-    for s, y in zip(scores, found, strict=True):
-        value = margins(sets, s, machine.weight, y).sum()
-        for i in range(K):
-            other = y.copy()
-            other[i] *= -1
-            assert margins(sets, s, machine.weight, other).sum() <= value + 1e-9
-
-
 @pytest.mark.parametrize(("order", "scale"), [(2, 1.5), (2, 0.4), (3, 0.3)])
 def test_branch_and_bound_proves_what_relaxation_leaves_open(order, scale):
     machine, _, scores = random_machine(7, order, 0, scale)
@@ -264,7 +239,7 @@ def test_branch_and_bound_that_gives_up_still_has_a_bound(monkeypatch):
 def test_labellings_that_are_not_predicted_lose_the_threshold():
     X, Y = rows(60, K=4, seed=3)
     model = LMBM(alpha=0.05, cliques=3, eta0=200.0).fit(X, Y)
-    facts = pt.multilabel.error_bound(model, X, Y)
+    facts = bounds.error_bound(model, X, Y)
     assert 0 < facts.threshold < 1
     assert facts.error <= facts.bound == facts.mean_loss / facts.threshold
     best = model.search(X, "exact").labels
@@ -274,12 +249,12 @@ def test_labellings_that_are_not_predicted_lose_the_threshold():
         assert np.all(model.labelling_loss(X, other)[differs] >= facts.threshold - 1e-9)
     coupled = LMBM(alpha=1e-3, eta0=0.0).fit(X, Y)
     assert np.abs(coupled.clique_weights_).sum() > 1
-    strong = pt.multilabel.error_bound(coupled, X, Y)
+    strong = bounds.error_bound(coupled, X, Y)
     assert strong.threshold == 0
     assert strong.bound == np.inf
 
 
-@pytest.mark.parametrize("decode", ["exact", "lp", "branch", "map"])
+@pytest.mark.parametrize("decode", ["exact", "lp", "branch"])
 def test_scores_agree_with_predictions(decode):
     X, Y = rows(K=4)
     model = LMBM(alpha=0.02, decode=decode).fit(X, Y)
@@ -329,7 +304,7 @@ def test_constant_labels_are_no_part_of_the_model():
     [
         ({"alpha": 0}, "alpha must be a finite number above 0"),
         ({"eta0": -1}, "eta0 must be a finite number, at least 0"),
-        ({"decode": "greedy"}, "decode must be one of 'auto', 'exact', 'lp', 'branch', 'map'"),
+        ({"decode": "greedy"}, "decode must be one of 'auto', 'exact', 'lp', 'branch'"),
         ({"cliques": 0}, "cliques must be at least 1"),
         ({"cliques": "all"}, "cliques must be a whole number or a list"),
         ({"cliques": [(0, 0)]}, "two or more different labels"),

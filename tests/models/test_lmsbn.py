@@ -21,8 +21,8 @@ from potentia.models.multilabel.constraints import forced, make_rules, read_cons
 from potentia.models.multilabel.hinge import HingeSolver, LabelRows, RemoteRows, SignColumns, forget_rows
 from potentia.models.multilabel.independent import IndependentClassifiers
 from potentia.models.multilabel.inputs import far_feature
-from potentia.models.multilabel.lmsbn import states_below
 from potentia.models.multilabel.network import DirectedNetwork, LabelDependence, learn_networks, project, splits
+from potentia_studies import baselines, bounds
 
 
 def labelled_rows(n=80, d=6, K=4, seed=0, noise=0.5):
@@ -117,7 +117,7 @@ def test_bound_and_budget_say_what_is_certain():
             assert np.allclose(found.loss[below, 0], losses.min(axis=1)[below])
             assert np.array_equal(found.labels[~below, 0], greedy[0][~below])
             assert np.allclose(found.loss[~below, 0], greedy[1][~below])
-            assert found.states.max() <= states_below(8, bound)
+            assert found.states.max() <= bounds.states_below(8, bound)
         short = network.search(base, np.inf, 10)
         assert np.all(short.states <= 10)
         assert np.all(short.loss[:, 0] <= greedy[1] + 1e-12)
@@ -342,15 +342,15 @@ def test_theorems_hold_on_their_own_rows():
     test = labelled_rows(n=200, K=6, seed=1, noise=1.0)
     model = pt.LMSBN(1e-2).fit(X, Y)
     for rows, labels in ((X, Y), test):
-        facts = pt.multilabel.error_bound(model, rows, labels)
+        facts = bounds.error_bound(model, rows, labels)
         assert facts.error <= facts.bound
         assert facts.mean_loss == pytest.approx(model.labelling_loss(rows, labels).mean())
-        search = pt.multilabel.search_bound(model, rows, labels, [1, 1.5, 2, 3, 6, 20])
+        search = bounds.search_bound(model, rows, labels, [1, 1.5, 2, 3, 6, 20])
         assert np.all(search.certain >= search.guaranteed)
         assert np.all(np.array(search.visited) <= search.states)
         assert search.certain[-1] == 1.0
     with pytest.raises(pt.PotentiaError, match="at least 1"):
-        pt.multilabel.search_bound(model, X, Y, [0.5])
+        bounds.search_bound(model, X, Y, [0.5])
 
 
 def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
@@ -359,7 +359,7 @@ def test_hinge_losses_bound_the_sigmoid_networks_log_loss():
     every = np.array(list(product((0, 1), repeat=4)))
     total = np.zeros(len(X))
     for labelling in every:
-        found = pt.multilabel.likelihood_bound(model, X, np.tile(labelling, (len(X), 1)))
+        found = bounds.likelihood_bound(model, X, np.tile(labelling, (len(X), 1)))
         assert np.all(found.log_loss <= found.bound)
         total += np.exp(-found.log_loss)
     np.testing.assert_allclose(total, 1.0, atol=1e-12)
@@ -372,17 +372,17 @@ def test_bounds_of_sigmoid_networks_refuse_other_models_with_a_sentence():
     X, Y = labelled_rows(n=30, K=3)
     machine = pt.LMBM(1e-2).fit(X, Y)
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN, not LMBM"):
-        pt.multilabel.likelihood_bound(machine, X, Y)
+        bounds.likelihood_bound(machine, X, Y)
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN"):
-        pt.multilabel.search_bound(machine, X, Y, [1.0])
+        bounds.search_bound(machine, X, Y, [1.0])
     with pytest.raises(pt.PotentiaError, match=r"model must be an? LMSBN or LMBM, not"):
-        pt.multilabel.error_bound("model", X, Y)
+        bounds.error_bound("model", X, Y)
 
 
 def test_states_below_a_bound_are_counted():
-    assert states_below(3, 1) == 3
-    assert states_below(3, 2) == 3 + (1 + 2 + 3)
-    assert states_below(3, np.inf) == 2 + 4 + 8
+    assert bounds.states_below(3, 1) == 3
+    assert bounds.states_below(3, 2) == 3 + (1 + 2 + 3)
+    assert bounds.states_below(3, np.inf) == 2 + 4 + 8
 
 
 @pytest.mark.parametrize(
@@ -783,7 +783,7 @@ def test_projections_have_the_largest_sum(seed):
     assert fair(found).all()
 
 
-@pytest.mark.parametrize("kind", [pt.LMSBN, IndependentClassifiers, pt.multilabel.ThresholdClassifier])
+@pytest.mark.parametrize("kind", [pt.LMSBN, IndependentClassifiers, baselines.ThresholdClassifier])
 def test_constraints_and_missing_labels_in_every_estimator(kind, tmp_path):
     X, Y = labelled_rows(200, K=5)
     Y[:, 1] |= Y[:, 0]

@@ -1,5 +1,7 @@
 """The usual multi-label methods in the library's style, thresholds, and the sets they are tried on."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -10,8 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.features.datasets import multilabel
-from potentia.models.multilabel.independent import tune
 from potentia_studies import baselines
+from potentia_studies.baselines import tune
 from test_lmsbn import labelled_rows
 
 
@@ -22,8 +24,8 @@ from test_lmsbn import labelled_rows
         pt.multilabel.IndependentClassifiers(kernel="rbf"),
         baselines.ClassifierChain(),
         baselines.LabelPowerset(),
-        pt.multilabel.ThresholdClassifier(),
-        pt.multilabel.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
+        baselines.ThresholdClassifier(),
+        baselines.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
     ],
     ids=lambda m: str(m).split("(")[0],
 )
@@ -98,20 +100,24 @@ def test_no_single_threshold_improves_a_tuned_measure(measure):
             assert sign * pt.metrics.MEASURES[measure](truth, scores > changed) <= value + 1e-12
 
 
+def test_measures_in_types_are_the_measures():
+    assert set(get_args(baselines.Measure)) == set(pt.metrics.MEASURES)
+
+
 def test_thresholds_help_rare_labels_also_around_a_network():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 5))
     Y = (X @ rng.normal(size=(5, 4)) + 2.0 * rng.normal(size=(400, 4)) > 3.2).astype(int)
     for inner in (pt.multilabel.IndependentClassifiers(1e-2), pt.LMSBN(1e-2)):
         plain = inner.fit(X[:200], Y[:200])
-        tuned = pt.multilabel.ThresholdClassifier(inner).fit(X[:200], Y[:200])
+        tuned = baselines.ThresholdClassifier(inner).fit(X[:200], Y[:200])
         f = [pt.metrics.f_macro(Y[200:], m.predict(X[200:])) for m in (plain, tuned)]
         assert f[1] > f[0] + 0.05
         assert tuned.held_out_[1] > tuned.held_out_[0]
         assert np.array_equal(tuned.decision_function(X) > 0, tuned.predict(X) > 0)
     for bad, words in (({"measure": "luck"}, "measure must be"), ({"cv": 1}, "cv must be")):
         with pytest.raises(pt.PotentiaError, match=words):
-            pt.multilabel.ThresholdClassifier(**bad).fit(X, Y)
+            baselines.ThresholdClassifier(**bad).fit(X, Y)
 
 
 def test_data_frames_keep_their_names():

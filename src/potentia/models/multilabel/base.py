@@ -31,13 +31,13 @@ from ...base.saving import (
     stable_repr,
     write_file,
 )
-from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Number, Rule, Schema, Size, check
+from ...base.schema import FLAG, TEXT, Array, Count, Items, Kind, Rule, Schema, Size, check
 from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, check_flag, check_type
 from ...conformal import check_coverage
 from ...kernels.search import Rules
 from ...learn.checkpoint import Checkpoint
 from .constraints import Constraint, Constraints, among_varying, check_labels, make_rules, read_constraints
-from .hinge import Kernel, LabelRows, kernel_matrix
+from .hinge import Kernel
 from .inputs import (
     Coding,
     as_labels,
@@ -51,8 +51,6 @@ from .inputs import (
 from .sets import HeldOut, LabellingSets, LabelSets, Ranked
 
 _LOG = logging.getLogger(__name__)
-#: The arrays of a sparse matrix.
-_CSR = ("data", "indices", "indptr")
 #: Seconds between two writes of a checkpoint, which is written whole.
 _EVERY = 5.0
 
@@ -126,17 +124,6 @@ def resuming(checkpoint: Checkpoint | None, progress: bool) -> Iterator[Solved]:
             raise
 
 
-def _n_rows(saved: dict[str, Any]) -> int:
-    """Training rows that a file holds; -1 where it has none."""
-    X, indptr = saved["rows/X"], saved["rows/indptr"]
-    return len(X) if X is not None else -1 if indptr is None else len(indptr) - 1
-
-
-def _by_kernel(saved: dict[str, Any]) -> bool:
-    """Whether a saved model's scores are products with kernel values of training rows."""
-    return saved["params"].get("kernel") is not None and bool(saved["V"])
-
-
 def _consistent(saved: dict[str, Any]) -> bool:
     """Whether every label has two ascending values and the sign 0, or one value and the sign 1 or -1."""
     names, n_names = saved["label_names"], len(saved["feature_names"])
@@ -185,8 +172,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     otherwise a list of the values of each label.
 
     A subclass implements `_fit` and `_decide`, overrides `_predict_signs` where a label is not just the sign of its
-    score, and to be saved extends `saved` and defines `_state` and `_restore`. One with the option `kernel` has scores
-    that are linear in kernel values of training rows.
+    score, and to be saved extends `saved` and defines `_state` and `_restore`.
     """
 
     #: Contents of a file; names are those of JSON fields and of arrays. See `potentia.base.schema`.
@@ -200,30 +186,17 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         "classes": Items(Array("label", ("*",)), "K"),
         "values": Rule(_consistent, "of the labels do not fit their signs"),
         "V": Size(lambda saved: np.sum(saved["signs"] == 0)),
-        "gamma": Number(optional=True),
-        "rows/X": Array("f8", ("n", "d"), optional=True),
-        "rows/data": Array("f8", ("nnz",), optional=True),
-        "rows/indices": Array("i4 i8", ("nnz",), low=0, below="d", optional=True),
-        "rows/indptr": Array("i4 i8", ("n+1",), ends="nnz", optional=True),
-        "n": Size(_n_rows),
-        "rows": Rule(lambda saved: len({saved[f"rows/{part}"] is None for part in _CSR}) == 1, "are incomplete"),
-        "kernel": Rule(lambda saved: not _by_kernel(saved) or saved["gamma"] is not None, "has no gamma"),
         "held_out/labels": Array("f8", ("c", "K"), low=-1, finite=False, optional=True),
         "held_out/whole": Array("f8", ("c",), low=-1, finite=False, optional=True),
         "held_out": Rule(
             lambda saved: (saved["held_out/labels"] is None) == (saved["held_out/whole"] is None), "is incomplete"
         ),
-        "m": Size(lambda saved: saved["n"] if _by_kernel(saved) else saved["n_features"]),
     }
-
-    #: Whether `fit` takes missing labels.
-    takes_missing: ClassVar[bool] = True
 
     class_weight: Any = None
     constraints: Constraints = None
+    alpha: Any
     kernel: Kernel = None
-    degree: int
-    coef0: float
     random_state: Any = 0
     classes_: np.ndarray | list[np.ndarray]
     label_names_: list[str]
@@ -269,11 +242,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     # -- fitting ---------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Learn from rows X (n, d) and their labels y (n, K) or (n,)."""
-        return self.fit_weighted(X, y)
-
-    def fit_weighted(
+    def fit(
         self,
         X: Any,
         y: Any,
@@ -303,8 +272,6 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         names = label_names(y, 1 if labels.ndim == 1 else labels.shape[1])
         weight = row_weights(sample_weight, X)
         if missing.any():
-            if not self.takes_missing:
-                raise PotentiaError(f"{type(self).__name__} takes no missing labels: Input y contains NaN, None or -1.")
             weight[missing.reshape(len(labels), -1).all(axis=1)] = 0.0
         if not weight.all():  # a row of weight zero is as if it were not there
             kept = weight > 0
@@ -372,9 +339,13 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Floats:
         """P(label is the larger of its values) (n, K); after a flat y, as in scikit-learn, of both values (n, 2)."""
-        varying = self._if_any_varies(self._probabilities, X)
-        p = self._coding.beside_constant(varying, self._coding.probabilities)
+        p = self._positive(X)
         return np.hstack([1.0 - p, p]) if self._coding.flat else p
+
+    def _positive(self, X: Any) -> Floats:
+        """P(label is the larger of its values) (n, K)."""
+        varying = self._if_any_varies(self._probabilities, X)
+        return self._coding.beside_constant(varying, self._coding.probabilities)
 
     def decision_function(self, X: Any) -> Floats:
         """Scores (n, K), or (n,) after a flat y; above zero speaks for the larger of a label's values."""
@@ -395,7 +366,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
             raise PotentiaError(f"X has {X.shape[0]} rows but y {len(signs)}.")
         check_labels(self._constraints, signs)
         varying, constant = self._coding.varying, self._coding.signs
-        p = self._coding.beside_constant(self._if_any_varies(self._probabilities, X), self._coding.probabilities)
+        p = self._positive(X)
         labels = np.where(varying | (signs == constant), np.where(signs > 0, 1.0 - p, p), np.inf)
         whole, complete = np.full(len(signs), -1.0), np.flatnonzero(np.all(signs != 0, axis=1))
         if varying.any() and self._ranks and complete.size:
@@ -423,8 +394,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         if self._held_out is None:
             raise PotentiaError("call calibrate with rows that were not used in fit first.")
         if of == "labels":
-            p = self._coding.beside_constant(self._if_any_varies(self._probabilities, X), self._coding.probabilities)
-            top = self._held_out.label_thresholds(coverage)
+            p, top = self._positive(X), self._held_out.label_thresholds(coverage)
             return LabelSets(p <= top, 1.0 - p <= top)
         if not self._ranks:
             raise PotentiaError(f"{type(self).__name__} has no sets of labellings: LMSBN and LabelNetwork have.")
@@ -476,32 +446,6 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    # -- scores linear in features or kernel values -------------------------------------------------------------
-
-    def _label_rows(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
-        """Training rows as the labels' problems see them."""
-        return LabelRows(X, None if self.kernel is None else self._gram(X, X, gamma), weight)
-
-    def _gram(self, A: Any, B: Any, gamma: float) -> Floats:
-        """Kernel values of all pairs of rows of A and B."""
-        return kernel_matrix(A, B, self.kernel, gamma=gamma, degree=self.degree, coef0=self.coef0)
-
-    def _matrix(self, X: Any) -> Any:
-        """Matrix whose product with the weights is the scores: the rows, or their kernel with the training rows."""
-        if self.kernel is None or not self._coding.varying.any():
-            return X
-        return self._gram(X, self._X, self.gamma_)
-
-    def _set_weights(self, coef: Floats, bias: Floats) -> None:
-        """`intercept_` and `coef_`, or `dual_coef_`, over all labels, from those of the labels that vary.
-
-        A constant label has its sign as intercept and nothing else.
-        """
-        varying = self._coding.varying
-        weights, self.intercept_ = np.zeros((self.n_labels_, coef.shape[1])), self._coding.signs.copy()
-        weights[varying], self.intercept_[varying] = coef, bias
-        setattr(self, "coef_" if self.kernel is None else "dual_coef_", weights)
-
     # -- files -------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -511,8 +455,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
         check_is_fitted(self)
-        name, coding, X = type(self).__name__, self._coding, self._X
-        rows = {part: getattr(X, part) for part in _CSR} if sparse.issparse(X) else {"X": X}
+        name, coding = type(self).__name__, self._coding
         options = (
             self.get_params(deep=False) | ({"constraints": self._constraints} if self._constraints else {})
         ).items()
@@ -523,9 +466,7 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
             "feature_names": getattr(self, "feature_names_in_", np.empty(0)).tolist(),
             "n_features": self.n_features_in_,
             "signs": coding.signs,
-            "gamma": getattr(self, "gamma_", None),
             **{f"classes/{k}": _storable(values) for k, values in enumerate(coding.classes)},
-            **({} if X is None else {f"rows/{part}": array for part, array in rows.items()}),
             **({} if self._held_out is None else {f"held_out/{k}": v for k, v in self._held_out._asdict().items()}),
             **self._state(),
         }
@@ -549,13 +490,6 @@ class MultiLabelClassifier(Registered, ClassifierMixin, BaseEstimator):
         model.n_features_in_ = saved["n_features"]
         if saved["feature_names"]:
             model.feature_names_in_ = np.array(saved["feature_names"], dtype=object)
-        if saved["gamma"] is not None:
-            model.gamma_ = saved["gamma"]
-        if saved["rows/X"] is not None:
-            model._X = saved["rows/X"]
-        elif saved["rows/data"] is not None:
-            shape = (saved["n"], saved["n_features"])
-            model._X = sparse.csr_array(tuple(saved[f"rows/{part}"] for part in _CSR), shape=shape)
         if saved["held_out/labels"] is not None:
             model._held_out = HeldOut(saved["held_out/labels"], saved["held_out/whole"])
         model._restore(saved, arrays)

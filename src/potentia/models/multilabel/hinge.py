@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import methodcaller
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -45,7 +46,7 @@ class RemoteRows:
         return RemoteRows(self.source, (len(chosen), self.shape[1]), chosen)
 
     def __matmul__(self, weights: Any) -> Floats:
-        return self.ask(partial(_product, weights))
+        return self.ask(methodcaller("__matmul__", weights))
 
     def ask(self, function: Callable[[Floats], T]) -> T:
         """function(rows), computed by a worker."""
@@ -69,12 +70,6 @@ def forget_rows() -> None:
 def _apply(function: Callable[[Floats], T], rows: RemoteRows) -> T:
     """function(rows), on the worker that reads them."""
     return function(rows.read())
-
-
-def _product(weights: Any, rows: Floats) -> Floats:
-    """rows @ weights."""
-    product: Floats = rows @ weights
-    return product
 
 
 # -- kernels ---------------------------------------------------------------------------------------------------
@@ -182,7 +177,8 @@ class LabelRows:
     @property
     def mean_square(self) -> float:
         """The mean squared length of the rows."""
-        return self.X.ask(_mean_square) if isinstance(self.X, RemoteRows) else float(np.mean(self.squares))
+        squares = self.X.ask(squared_lengths) if isinstance(self.X, RemoteRows) else self.squares
+        return float(np.mean(squares))
 
     def weighted(self, weight: Floats) -> LabelRows:
         """These rows with other weights."""
@@ -259,11 +255,6 @@ def squared_lengths(X: Any) -> Floats:
     if sparse.issparse(X):
         return np.asarray(X.multiply(X).sum(axis=1)).ravel()
     return np.asarray(np.einsum("ij,ij->i", X, X))
-
-
-def _mean_square(X: Any) -> float:
-    """The mean squared length of rows."""
-    return float(np.mean(squared_lengths(X)))
 
 
 def feature_rows(X: Any, gram: Floats | None = None) -> FeatureRows:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils.sparsefuncs import mean_variance_axis
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from ...base.saving import SavedFunction
-from ...base.types import (
-    Bools,
-    Floats,
-    PotentiaError,
-    check_choice,
-    check_count,
-    check_number,
-    check_positive,
-    shown,
-    warn_caller,
-)
+from ...base.types import Bools, Floats, PotentiaError, check_choice, check_count, check_positive, shown, warn_caller
 from ...features.offsets import CONSTANT_SHARE, FAR
-from .hinge import KERNELS, RemoteRows
+from .hinge import RemoteRows
 
 
 class Coding(NamedTuple):
@@ -246,7 +235,7 @@ def far_feature(X: Any) -> int | None:
     """The first feature whose mean exceeds its spread by far, of dense or CSR rows, which are read in blocks."""
     n, d = X.shape
     # of a sparse feature, more zeros than this make it vary enough
-    if sparse.issparse(X) and not (np.bincount(X.indices, minlength=d) >= n * (1 - 1 / (1 + FAR**2))).any():
+    if n == 0 or (sparse.issparse(X) and not (np.bincount(X.indices, minlength=d) >= n * (1 - 1 / (1 + FAR**2))).any()):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
         centre, spread = _moments(X)
@@ -266,19 +255,14 @@ def far_feature(X: Any) -> int | None:
 def _moments(X: Any) -> tuple[Floats, Floats]:
     """Means and standard deviations (d) of features."""
     n, d = X.shape
-    mean = np.asarray(X.sum(axis=0)).ravel() / max(n, 1)
-    squares = np.zeros(d)
     if sparse.issparse(X):
         X.sum_duplicates()
-        for first in range(0, X.nnz, _BLOCK):
-            at, values = X.indices[first : first + _BLOCK], X.data[first : first + _BLOCK]
-            squares += np.bincount(at, (values - mean[at]) ** 2, minlength=d)
-        squares += (n - np.bincount(X.indices, minlength=d)) * mean**2
-    else:
-        size = max(1, _BLOCK // max(d, 1))
-        for first in range(0, n, size):
-            squares += ((X[first : first + size] - mean) ** 2).sum(axis=0)
-    return mean, np.sqrt(squares / max(n, 1))
+        mean, variance = mean_variance_axis(X, axis=0)
+        return mean, np.sqrt(variance)
+    mean, squares, size = X.mean(axis=0), np.zeros(d), max(1, _BLOCK // max(d, 1))
+    for first in range(0, n, size):
+        squares += ((X[first : first + size] - mean) ** 2).sum(axis=0)
+    return mean, np.sqrt(squares / n)
 
 
 # -- weights ---------------------------------------------------------------------------------------------------
@@ -332,34 +316,7 @@ def label_weights(weight: Floats, signs: Floats, class_weight: ClassWeight) -> F
 # -- options ---------------------------------------------------------------------------------------------------
 
 
-def check_margin_options(model: Any, choices: Sequence[str] = ()) -> None:
-    """The options of estimators whose scores are linear in features or kernel values; `choices`: that may be "cv"."""
-    if not (isinstance(model.alpha, str) and model.alpha == "cv" and "alpha" in choices):
-        check_positive("alpha", model.alpha)
-    check_positive("tol", model.tol)
-    check_count("passes", model.passes, 1)
-    if model.kernel is not None and not callable(model.kernel):
-        check_choice("kernel", model.kernel, KERNELS, "a function or None")
-    if isinstance(model.gamma, str):
-        rules = ("scale", "median", "cv") if "gamma" in choices else ("scale", "median")
-        check_choice("gamma", model.gamma, rules, "a number")
-    else:
-        check_positive("gamma", model.gamma)
-    check_number("degree", model.degree)
-    check_number("coef0", model.coef0, -sys.float_info.max)
-    check_seed(model.random_state)
-
-
 def check_seed(value: object) -> None:
     """A seed as scikit-learn has it: a whole number, a RandomState or None."""
     if value is not None and not isinstance(value, np.random.RandomState):
         check_count("random_state", value)
-
-
-def check_classifier(estimator: object) -> None:
-    """None, or an object with the methods of a scikit-learn classifier that has scores."""
-    methods = ("fit", "predict", "decision_function", "get_params")
-    if isinstance(estimator, SavedFunction):
-        return  # of a loaded model, which can predict but not be fitted again
-    if estimator is not None and not all(callable(getattr(estimator, name, None)) for name in methods):
-        raise PotentiaError(f"estimator must be a classifier with decision_function or None, not {shown(estimator)}.")

@@ -52,6 +52,8 @@ class LabelNetwork(MultiLabelClassifier):
 
     where :math:`s_i` are the units' scores and F is the forest's probability. `predict_proba` is calibrated on held-out
     rows: each label's logistic regression on its units' scores and the forest's, without other labels.
+    `decision_function` has the log-odds of these; a label's sign may not be the prediction's, because the most probable
+    labelling may have labels that are, each alone, less probable than not.
 
     `predict` returns the labelling that is best for its target. "exact" (all labels right): the most probable
     labelling, or the labels that are each more probable than not, if these matched as many held-out rows and had
@@ -69,7 +71,6 @@ class LabelNetwork(MultiLabelClassifier):
             classifiers with `decision_function` or `predict_proba`.
         n_trees: of the forest; 0 for none. Trees learn from up to 10,000 rows each.
         order: "frequency" (frequent labels first), "index", or the labels' numbers in order.
-        n_orders: networks in the ensemble, those after the first in random orders; their log P are averaged.
         parents: maximum number of earlier labels in a conditional, those with the largest correlations.
         target: the measure that predictions optimise, "exact", "hamming" or "f1".
         width: partial labellings kept per row.
@@ -90,7 +91,6 @@ class LabelNetwork(MultiLabelClassifier):
     _: KW_ONLY
     n_trees: int = 200
     order: Literal["frequency", "index"] | Sequence[int] | Ints = "frequency"
-    n_orders: int = 1
     parents: int = 20
     target: Target = "exact"
     width: int = 64
@@ -108,26 +108,21 @@ class LabelNetwork(MultiLabelClassifier):
         "power": Number(),
         "ridge": Number(),
         "whole": FLAG,
-        "orders": Array("i8", ("O", "V"), low=0, below="V"),
-        "weight": Array("f8", ("O", "V", "U")),
-        "bias": Array("f8", ("O", "V")),
-        "coupling": Array("f8", ("O", "V", "V")),
+        "order": Array("i8", ("V",), low=0, below="V"),
+        "weight": Array("f8", ("V", "U")),
+        "bias": Array("f8", ("V",)),
+        "coupling": Array("f8", ("V", "V")),
         "own/weight": Array("f8", ("V", "U")),
         "own/bias": Array("f8", ("V",)),
         "thresholds": Array("f8", ("V",)),
         "scale": Array("f8", ("U",)),
-        "order": Rule(
-            lambda saved: np.array_equal(
-                np.sort(saved["orders"], axis=1), np.tile(np.arange(saved["V"]), (len(saved["orders"]), 1))
-            ),
-            "does not hold every label once",
+        "places": Rule(
+            lambda saved: np.array_equal(np.sort(saved["order"]), np.arange(saved["V"])), "do not hold every label once"
         ),
         "couplings": Rule(
             lambda saved: not np.triu(saved["coupling"]).any(), "make labels depend on themselves or later ones"
         ),
     }
-
-    fit = MultiLabelClassifier.fit_weighted
 
     def _check_options(self) -> None:
         """Refuse bad options."""
@@ -146,7 +141,7 @@ class LabelNetwork(MultiLabelClassifier):
         if isinstance(self.order, str):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_choice("target", self.target, TARGETS)
-        for name, least in {"n_trees": 0, "n_orders": 1, "parents": 0, "width": 1, "cv": 2, "passes": 1}.items():
+        for name, least in {"n_trees": 0, "parents": 0, "width": 1, "cv": 2, "passes": 1}.items():
             check_count(name, getattr(self, name), least)
         check_positive("tol", self.tol)
         check_seed(self.random_state)
@@ -157,8 +152,7 @@ class LabelNetwork(MultiLabelClassifier):
         none = np.zeros(0)
         self._units: list[Unit] = []
         self._forest: LabellingForest | None = None
-        self._conditionals: list[Conditionals] = []
-        self._own = Conditionals(none.astype(np.int64), np.zeros((0, 0)), none, np.zeros((0, 0)))
+        self._own = self._conditionals = Conditionals(none.astype(np.int64), np.zeros((0, 0)), none, np.zeros((0, 0)))
         self.units_: list[str] = []
         self.cv_results_: list[dict[str, float]] = []
         self.held_out_: dict[str, dict[str, tuple[float, float, float]]] = {}
@@ -173,7 +167,7 @@ class LabelNetwork(MultiLabelClassifier):
         if isinstance(self.units, str):
             units = ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
         self._check_memory(task, units)
-        order = self._orders(task.signs, seed)
+        order = self._order(task.signs)
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
         # too few rows for every fold to have two are not held out
         folds = list(splits(n, self.cv, seed)) if n >= 2 * self.cv else [(np.arange(n), np.arange(n))]
@@ -186,9 +180,7 @@ class LabelNetwork(MultiLabelClassifier):
         held_out: Any = None
         if self.n_trees:
             rows = task.weight.sum(axis=1) / task.known.sum(axis=1)
-            self._forest, held_out = learn_forest(
-                task.X, self._completed(task, parts, order[0]), rows, self.n_trees, seed
-            )
+            self._forest, held_out = learn_forest(task.X, self._completed(task, parts, order), rows, self.n_trees, seed)
             blocks = (np.arange(a, min(a + _COMPARED, n)) for a in range(0, n, _COMPARED))
             parts.append(np.concatenate([self._forest.scores(held_out(block)) for block in blocks]))
         scores = np.stack(parts, axis=2)
@@ -203,10 +195,10 @@ class LabelNetwork(MultiLabelClassifier):
         )
         seen = None if held_out is None else held_out(compared)
         data = scores[compared], task.signs[compared], beliefs[compared], task.weight[compared]
-        self._choose(data, order[0], seen, aside, seed)
+        self._choose(data, order, seen, aside, seed)
         data = scores[learned], task.signs[learned], beliefs[learned], task.weight[learned]
-        self._conditionals = [self._together(data, o, self.ridge_) for o in order]
-        self.order_ = np.flatnonzero(self._coding.varying)[order[0]]
+        self._conditionals = self._together(data, order, self.ridge_)
+        self.order_ = np.flatnonzero(self._coding.varying)[order]
 
     def _check_memory(self, task: FitTask, units: Sequence[Any]) -> None:
         """Refuse a fit that needs more memory than there is."""
@@ -265,16 +257,11 @@ class LabelNetwork(MultiLabelClassifier):
         self.thresholds_ = np.array([best_threshold(p[known]) if known.any() else 0.5 for p, known in pairs])
         return best
 
-    def _orders(self, signs: Floats, seed: int) -> list[Ints]:
-        """Orders of the labels that vary, numbered among themselves."""
-        V = signs.shape[1]
-        if isinstance(self.order, str):
-            first = np.arange(V) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
-        else:
-            varying = np.flatnonzero(self._coding.varying)
-            first = among(varying, check_order(self.order, self.n_labels_))
-        rng = np.random.default_rng(seed)
-        return [first, *(rng.permutation(V) for _ in range(self.n_orders - 1))]
+    def _order(self, signs: Floats) -> Ints:
+        """The order of the labels that vary, numbered among themselves."""
+        if not isinstance(self.order, str):
+            return among(np.flatnonzero(self._coding.varying), check_order(self.order, self.n_labels_))
+        return np.arange(signs.shape[1]) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
 
     def _choose(self, data: tuple[Floats, ...], order: Ints, seen: Seen | None, aside: Floats, seed: int) -> None:
         """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
@@ -298,7 +285,7 @@ class LabelNetwork(MultiLabelClassifier):
         wrong = {power: np.zeros(signs.shape, dtype=bool) for power in (_POWERS if seen is not None else (0.0,))}
         for member, (_, test) in zip(best, parts, strict=True):
             near = None if seen is None else Seen(seen.labellings, seen.probabilities[test])
-            listed = candidates([member], near, max(wrong), self.width)
+            listed = candidates(member, near, max(wrong), self.width)
             for power, errors in wrong.items():
                 errors[test] = listed.best(power).labels != signs[test]
         self.cv_results_ = [_measured(power, True, errors & known) for power, errors in wrong.items()]
@@ -341,17 +328,15 @@ class LabelNetwork(MultiLabelClassifier):
                 parts.append(self._forest.scores(seen))
             yield np.stack(parts, axis=2) / self._scale, seen
 
-    def _members(self, scores: Floats) -> list[Member]:
-        """Every order's network at rows of these scores."""
-        limits = self._varying_constraints
-        return [Member(c, c.base(scores), make_rules(limits, c.order)) for c in self._conditionals]
+    def _member(self, scores: Floats) -> Member:
+        """The network at rows of these scores."""
+        learned = self._conditionals
+        return Member(learned, learned.base(scores), make_rules(self._varying_constraints, learned.order))
 
     def _labelled(self, X: Any) -> LabelSearch:
-        parts = [
-            candidates(self._members(scores), seen, self.power_, self.width).best(self.power_)
-            for scores, seen in self._chunks(X)
-        ]
-        return LabelSearch(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        chunks, power = self._chunks(X), self.power_
+        parts = [candidates(self._member(s), seen, power, self.width).best(power) for s, seen in chunks]
+        return LabelSearch(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _probabilities(self, X: Any) -> Floats:
         return np.concatenate([self._own.probabilities(scores) for scores, _ in self._chunks(X)])
@@ -363,40 +348,30 @@ class LabelNetwork(MultiLabelClassifier):
     _ranks = True
 
     def _ranked(self, X: Any, k: int) -> Ranked:
-        parts = [ranked(self._members(scores), seen, self.power_, k) for scores, seen in self._chunks(X)]
+        parts = [ranked(self._member(scores), seen, self.power_, k) for scores, seen in self._chunks(X)]
         starts = np.cumsum([0, *(len(part.rest) for part in parts)])
         parts = [part._replace(rows=part.rows + start) for part, start in zip(parts, starts, strict=False)]
-        return Ranked(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return Ranked(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _losses_of(self, X: Any, signs: Floats) -> Floats:
         losses, first = [], 0
         for scores, seen in self._chunks(X):
-            own = signs[first : first + len(scores)]
-            losses.append(losses_of(self._members(scores), seen, self.power_, own))
+            rows, own = np.arange(len(scores)), signs[first : first + len(scores)]
+            losses.append(losses_of(self._member(scores), seen, self.power_, rows, own))
             first += len(scores)
         return np.concatenate(losses)
 
     def dependences(self, least: float = 0.1) -> list[tuple[str, str, float]]:
         """(label, other label, change of its log-odds where the other is present), strongest first, of some size."""
-        if not self._conditionals:
-            return []
-        first, names = self._conditionals[0], [self.label_names_[k] for k in self.order_]
-        change = 2.0 * first.coupling
+        names, change = [self.label_names_[k] for k in self.order_], 2.0 * self._conditionals.coupling
         pairs = np.argwhere(np.abs(change) >= least)
         found = [(names[i], names[j], float(change[i, j])) for i, j in pairs]
         return sorted(found, key=lambda entry: -abs(entry[2]))
 
-    def decision_function(self, X: Any) -> Floats:
-        """Log-odds (n, K), or (n,) after a flat y, of `predict_proba`; a label's sign may not be the prediction's.
-
-        The most probable labelling may have labels that are, each alone, less probable than not.
-        """
-        return super().decision_function(X)
-
     def search(self, X: Any) -> LabelSearch:
         """The most probable labellings: `loss` is -log P up to a constant, `states` counts the prefixes visited."""
         X = self._checked(X)
-        if not self._conditionals:  # no label varies
+        if not len(self.order_):  # no label varies
             n = X.shape[0]
             labels = self._coding.decode(np.empty((n, 0)))
             return LabelSearch(labels, np.zeros(n), np.zeros(n, dtype=np.int64), np.ones(n, dtype=bool))
@@ -407,7 +382,7 @@ class LabelNetwork(MultiLabelClassifier):
 
     def _state(self) -> dict[str, Any]:
         """Units, forest and conditionals as JSON values and arrays."""
-        (V, U), parts = (len(self.order_), len(self._scale)), self._conditionals
+        V, U = len(self.order_), len(self._scale)
         units = [unit.state() for unit in self._units]
         forest = {} if self._forest is None else self._forest.arrays()
         return {
@@ -416,10 +391,7 @@ class LabelNetwork(MultiLabelClassifier):
             "power": self.power_,
             "ridge": self.ridge_,
             "whole": self.whole_,
-            "orders": np.array([c.order for c in parts], dtype=np.int64).reshape(len(parts), V),
-            "weight": np.array([c.weight for c in parts]).reshape(len(parts), V, U),
-            "bias": np.array([c.bias for c in parts]).reshape(len(parts), V),
-            "coupling": np.array([c.coupling for c in parts]).reshape(len(parts), V, V),
+            **self._conditionals._asdict(),
             "own/weight": self._own.weight.reshape(V, U),
             "own/bias": self._own.bias,
             "thresholds": self.thresholds_,
@@ -433,14 +405,12 @@ class LabelNetwork(MultiLabelClassifier):
         self._fit_nothing()
         self.units_, self.power_, self.ridge_ = saved["names"], saved["power"], saved["ridge"]
         self._scale, self.whole_ = saved["scale"], saved["whole"]
-        parts = (saved[name] for name in ("orders", "weight", "bias", "coupling"))
-        self._conditionals = [Conditionals(*part) for part in zip(*parts, strict=True)]
+        self._conditionals = Conditionals(*(saved[name] for name in Conditionals._fields))
         self.thresholds_, V = saved["thresholds"], saved["V"]
         self._own = Conditionals(np.arange(V), saved["own/weight"], saved["own/bias"], np.zeros((V, V)))
         if not V:
             return
         sizes = {"V": saved["V"], "d": saved["n_features"]}
-        first = self._conditionals[0].order
         self._units = [
             restore_unit(content, prefixed(arrays, f"unit{u}/"), sizes) for u, content in enumerate(saved["units"])
         ]
@@ -449,7 +419,7 @@ class LabelNetwork(MultiLabelClassifier):
             self._forest = LabellingForest.from_arrays(check(FOREST, forest, "forest", dict(sizes)))
         if len(self._scale) != len(self._units) + bool(forest):
             raise PotentiaError("the saved LabelNetwork is damaged: its scales are not those of its units.")
-        self.order_ = np.flatnonzero(self._coding.varying)[first]
+        self.order_ = np.flatnonzero(self._coding.varying)[self._conditionals.order]
 
 
 def _measured(power: float, whole: bool, wrong: Any) -> dict[str, float]:

@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...base.schema import Array, Rule, Schema, Size
-from ...base.types import Floats, PotentiaError, check_choice, check_number, prefixed
-from .base import FitTask, MultiLabelClassifier, Solved
-from .constraints import Constraints
-from .hinge import Gamma, HingeSolver, Kernel, LabelRows, kernel_width, lone_score
-from .inputs import ClassWeight, check_class_weight, check_margin_options
+from ...base.types import Floats, check_choice, check_number, prefixed
+from .base import FitTask, Solved
+from .hinge import HingeSolver, Kernel, LabelRows, kernel_width, lone_score
 from .machine import (
     DECODES,
     CliqueOption,
@@ -26,11 +24,12 @@ from .machine import (
     find_labelling,
     learn_machine,
 )
+from .margins import MarginClassifier
 from .network import guessed
 
 
 @dataclass(eq=False, repr=False)
-class LMBM(MultiLabelClassifier):
+class LMBM(MarginClassifier):
     r"""Large-margin Boltzmann machine: an undirected network of labels with hinge losses.
 
     With labels :math:`y_i \in \{-1, +1\}` and margins
@@ -42,6 +41,8 @@ class LMBM(MultiLabelClassifier):
     .. math:: \tfrac{1}{2} (|w|^2 + |b|^2 + (1 + \text{eta0}) |v|^2) + \tfrac{1}{\alpha n} \sum \text{losses}
 
     by dual coordinate descent [LMSBN Algorithm 1]; prediction minimises the loss over labellings [LMSBN Eq. 5].
+    `decision_function` says what flipping a label would add to the loss of the prediction, on the scale of a support
+    vector machine's scores, and equal to them for one label.
 
     Args:
         alpha: the paper's lambda; C of a support vector machine is :math:`1 / (\alpha n)`.
@@ -51,8 +52,7 @@ class LMBM(MultiLabelClassifier):
         decode: "exact" (all labellings, up to 20 labels), "lp" (linear programming over local marginals, then
             rounding and flips; a labelling that meets the program's bound is certainly optimal), "branch" (the same
             with branch and bound where it is not; exponential in the worst case, at most 1,000 linear programs per
-            row), "auto" ("exact" up to 14 labels, else "lp"), or "map": the labelling with the largest
-            :math:`\sum_i z_i / 2`, which may be a different one.
+            row), or "auto" ("exact" up to 14 labels, else "lp").
         class_weight, constraints: as in `LMSBN`. Losses of labels whose other value violates a constraint, given the
             other labels, are left out.
         tol, passes: learning stops when the duality gap is at most `tol` of the objective, and gives up with a
@@ -69,20 +69,12 @@ class LMBM(MultiLabelClassifier):
     eta0: float = 10.0
     kernel: Kernel = None
     _: KW_ONLY
-    gamma: Gamma = "scale"
-    degree: int = 3
-    coef0: float = 1.0
     decode: Decode = "auto"
-    class_weight: ClassWeight = None
-    constraints: Constraints = None
     tol: float = 1e-6
     passes: int = 5000
-    random_state: Any = 0
 
     saved: ClassVar[Schema] = {
-        **MultiLabelClassifier.saved,
-        "machine/coef": Array("f8", ("V", "m")),
-        "machine/bias": Array("f8", ("V",)),
+        **MarginClassifier.saved,
         "machine/weight": Array("f8", ("C",)),
         "machine/facts": Array("f8", (2,)),
         "machine/sizes": Array("i8", ("C",), low=2, below="K+1"),
@@ -95,16 +87,11 @@ class LMBM(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    fit = MultiLabelClassifier.fit_weighted
-
     def _check_options(self) -> None:
         """Refuse bad options."""
-        check_margin_options(self)
-        check_class_weight(self.class_weight)
+        super()._check_options()
         check_choice("decode", self.decode, DECODES)
         check_number("eta0", self.eta0)
-        if self.decode == "map" and self.constraints is not None:
-            raise PotentiaError("decode='map' does not know constraints: use another way of decoding.")
 
     def _fit_nothing(self) -> None:
         """A machine of no labels."""
@@ -130,8 +117,7 @@ class LMBM(MultiLabelClassifier):
         machine = learn_machine(problem.chosen(), *limits, task.solved)
         if not known.all():  # what is missing is searched for, given what is known, and learned from
             scores = machine.scores(X if gram is None else gram)
-            decode = "auto" if self.decode == "map" else self.decode
-            signs = find_labelling(machine, scores, decode, np.where(known, task.signs, 0.0)).labels
+            signs = find_labelling(machine, scores, self.decode, np.where(known, task.signs, 0.0)).labels
             problem = problem._replace(signs=np.ascontiguousarray(signs))
             machine = learn_machine(problem.chosen(), *limits, Solved())
         self._set_machine(machine, sets)
@@ -155,18 +141,11 @@ class LMBM(MultiLabelClassifier):
 
     def _decide(self, X: Any) -> Floats:
         """Scores (n, V): what the other value of each label would cost."""
-        scores, hinge = self._scores(X), self.decode != "map"
+        scores = self._scores(X)
         signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
-        cost = np.maximum(costs_of_flips(self._machine, scores, signs, hinge), np.finfo(float).tiny)
-        return lone_score(signs * cost) if hinge else signs * cost
-
-    def decision_function(self, X: Any) -> Floats:
-        """Scores (n, K), or (n,) after a flat y: what flipping a label would add to the loss of the prediction.
-
-        They are on the scale of a support vector machine's scores, and equal to them for one label.
-        """
-        return super().decision_function(X)
+        cost = np.maximum(costs_of_flips(self._machine, scores, signs), np.finfo(float).tiny)
+        return lone_score(signs * cost)
 
     def search(self, X: Any, decode: Decode | None = None) -> Decoded:
         """Labellings with losses, bounds and proofs; None is the estimator's own `decode`."""
@@ -175,10 +154,8 @@ class LMBM(MultiLabelClassifier):
         best = find_labelling(self._machine, self._scores(self._checked(X)), decode)
         return best._replace(labels=self._coding.decode(best.labels))
 
-    def labelling_loss(self, X: Any, y: Any) -> Floats:
-        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
-        X, signs, surprises = self._with_labels(X, y)
-        return self._machine.losses(self._scores(X), signs) + surprises
+    def _hinge_sums(self, X: Any, signs: Floats) -> Floats:
+        return self._machine.losses(self._scores(X), signs)
 
     def _scores(self, X: Any) -> Floats:
         """Scores (n, V) of the labels without their cliques."""
@@ -190,21 +167,20 @@ class LMBM(MultiLabelClassifier):
         """The machine's weights and cliques."""
         machine, sets = self._machine, self.cliques_
         parts = {
-            "coef": machine.coef,
-            "bias": machine.bias,
             "weight": machine.weight,
             "facts": np.array([machine.objective, machine.gap]),
             "sizes": np.array([len(c) for c in sets], dtype=np.int64),
             "members": np.array([j for c in sets for j in c], dtype=np.int64),
         }
-        return {f"machine/{name}": array for name, array in parts.items()}
+        return super()._state() | {f"machine/{name}": array for name, array in parts.items()}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Take the machine of a file."""
+        super()._restore(saved, arrays)
         part, place = prefixed(saved, "machine/"), self._places()
         cuts = np.cumsum(part["sizes"])[:-1]
         sets = [tuple(c.tolist()) for c in np.split(part["members"], cuts)] if len(part["sizes"]) else []
         cliques = as_cliques([tuple(place[j] for j in c) for c in sets], len(place))
         objective, gap = (float(v) for v in part["facts"])
-        machine = Machine(part["coef"], part["bias"], part["weight"], cliques, objective, gap, self._rules)
+        machine = Machine(saved["coef"], saved["bias"], part["weight"], cliques, objective, gap, self._rules)
         self._set_machine(machine, sets)

@@ -1,32 +1,21 @@
-"""`LMSBN`: large-margin sigmoid belief networks [LMSBN], learned label by label, searched exactly, with bounds."""
+"""`LMSBN`: large-margin sigmoid belief networks [LMSBN], learned label by label and searched exactly."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
-from math import ceil, comb
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from ...base.schema import Array, Number, Rule, Schema
-from ...base.types import (
-    Floats,
-    Ints,
-    PotentiaError,
-    check_choice,
-    check_count,
-    check_positive,
-    check_type,
-    real_numbers,
-)
+from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive
 from ...kernels.search import NetworkTerms
-from .base import FitTask, MultiLabelClassifier
-from .constraints import Constraints, make_rules
-from .hinge import Gamma, HingeSolver, Kernel, kernel_width, lone_score
-from .inputs import ClassWeight, check_class_weight, check_margin_options
-from .lmbm import LMBM
+from .base import FitTask
+from .constraints import make_rules
+from .hinge import HingeSolver, Kernel, kernel_width, lone_score
+from .margins import MarginClassifier
 from .network import (
     CV,
     LABEL_SCALES,
@@ -43,6 +32,7 @@ from .network import (
     guessed,
     label_order,
     learn_networks,
+    pair_terms,
     parent_sets,
     restrict,
 )
@@ -65,7 +55,7 @@ class Probabilities(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class LMSBN(MultiLabelClassifier):
+class LMSBN(MarginClassifier):
     r"""Large-margin sigmoid belief network: a directed network of labels with hinge losses.
 
     Labels :math:`y_i \in \{-1, +1\}` have an order, and :math:`g_i = w_i \cdot [1, x, y_{\text{parents}}, \dots]` is
@@ -74,6 +64,11 @@ class LMSBN(MultiLabelClassifier):
     :math:`\frac{1}{2} |w|^2 + \frac{1}{\alpha n} \sum \text{losses}` [LMSBN Eq. 6], one linear support vector machine
     per label; prediction minimises the loss over all labellings [LMSBN Eq. 5] by
     branch and bound [LMSBN Algorithm 2].
+
+    `decision_function` says how much a label's other value would add to the least loss: the least loss with the label
+    at its smaller value minus that at its larger, on the scale of a support vector machine's scores, and equal to them
+    for one label. Its sign is that of the best labelling, whatever `bound` is. A row takes one search per label, and
+    one more.
 
     Args:
         alpha: the paper's lambda, common to all labels; C of a support vector machine is :math:`1 / (\alpha n)`. "cv":
@@ -115,9 +110,6 @@ class LMSBN(MultiLabelClassifier):
     order: Order | Sequence[int] | Ints = "f-score"
     kernel: Kernel = None
     _: KW_ONLY
-    gamma: Gamma = "scale"
-    degree: int = 3
-    coef0: float = 1.0
     parents: Parents = "all"
     interactions: int = 1
     label_scale: float | CV = 1.0
@@ -125,18 +117,11 @@ class LMSBN(MultiLabelClassifier):
     budget: int | None = None
     n_orders: int = 10
     cv: int = 3
-    class_weight: ClassWeight = None
-    constraints: Constraints = None
-    tol: float = 1e-4
-    passes: int = 1000
-    random_state: Any = 0
 
     saved: ClassVar[Schema] = {
-        **MultiLabelClassifier.saved,
+        **MarginClassifier.saved,
         "alpha": Number(),
         "label_scale": Number(),
-        "network/coef": Array("f8", ("V", "m")),
-        "network/bias": Array("f8", ("V",)),
         "network/order": Array("i8", ("V",), low=0, below="V"),
         "order": Rule(
             lambda saved: np.array_equal(np.sort(saved["network/order"]), np.arange(saved["V"])),
@@ -151,12 +136,11 @@ class LMSBN(MultiLabelClassifier):
 
     # -- fitting -------------------------------------------------------------------------------------------
 
-    fit = MultiLabelClassifier.fit_weighted
+    _chosen = ("alpha", "gamma")
 
     def _check_options(self) -> None:
         """Refuse bad options."""
-        check_margin_options(self, ("alpha", "gamma"))
-        check_class_weight(self.class_weight)
+        super()._check_options()
         if isinstance(self.order, str):
             check_choice("order", self.order, ORDERS, "the labels' numbers")
         check_count("interactions", self.interactions, 1)
@@ -168,11 +152,8 @@ class LMSBN(MultiLabelClassifier):
 
     def _fit_nothing(self) -> None:
         """A network of no labels."""
-        none = np.zeros(0, dtype=np.int64)
-        links = NetworkTerms(np.zeros((0, 0)), np.zeros(1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
-        self._set_network(
-            DirectedNetwork(np.zeros((0, self.n_features_in_)), np.zeros(0), none, links, make_rules([], none))
-        )
+        coef, bias, none = np.zeros((0, self.n_features_in_)), np.zeros(0), np.zeros(0, dtype=np.int64)
+        self._set_network(DirectedNetwork(coef, bias, none, pair_terms(np.zeros((0, 0))), make_rules([], none)))
         self.alpha_, self.label_scale_ = 1.0, 1.0
         self.cv_results_: list[dict[str, Any]] = []
 
@@ -231,15 +212,6 @@ class LMSBN(MultiLabelClassifier):
         """Scores (n, V): what the other value of each label would cost."""
         return lone_score(self.network_.margins(self._base(X), self._budget()))
 
-    def decision_function(self, X: Any) -> Floats:
-        """Scores (n, K), or (n,) after a flat y: how much a label's other value would add to the least loss.
-
-        A score is the least loss with the label at its smaller value minus that at its larger, on the scale of a
-        support vector machine's scores, and equal to them for one label. Its sign is that of the best labelling,
-        whatever `bound` is. A row takes one search per label, and one more.
-        """
-        return super().decision_function(X)
-
     def search(self, X: Any, bound: float | None = None, budget: int | None = None) -> LabelSearch:
         """Labellings by branch and bound, with losses, states visited and proofs; None is the estimator's own option.
 
@@ -264,10 +236,8 @@ class LMSBN(MultiLabelClassifier):
         base = self._base(self._checked(X))
         return self._coding.decode(self.network_.greedy(base)[0])
 
-    def labelling_loss(self, X: Any, y: Any) -> Floats:
-        """The hinge sum (n) of each row's labelling; a label constant in training adds 2 where y differs from it."""
-        X, signs, surprises = self._with_labels(X, y)
-        return self.network_.losses(self._base(X), signs) + surprises
+    def _hinge_sums(self, X: Any, signs: Floats) -> Floats:
+        return self.network_.losses(self._base(X), signs)
 
     def log_loss(self, X: Any, y: Any) -> Floats:
         """Minus the log-likelihood (n) of each row's labelling in the sigmoid network of `label_probabilities`.
@@ -327,134 +297,15 @@ class LMSBN(MultiLabelClassifier):
     # -- files -----------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        coef, bias, order, links, _ = self.network_
-        parts = {"coef": coef, "bias": bias, "order": order, **links._asdict()}
+        parts = {"order": self.network_.order, **self.network_.links._asdict()}
         arrays = {f"network/{name}": value for name, value in parts.items()}
-        return {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
+        return super()._state() | {"alpha": self.alpha_, "label_scale": self.label_scale_, **arrays}
 
     def _restore(self, saved: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Take the network of a file."""
+        super()._restore(saved, arrays)
         self.alpha_, self.label_scale_ = saved["alpha"], saved["label_scale"]
         links = NetworkTerms(*(saved[f"network/{name}"] for name in NetworkTerms._fields))
-        coef, bias, order = (saved[f"network/{name}"] for name in ("coef", "bias", "order"))
+        order = saved["network/order"]
         rules = make_rules(self._varying_constraints, order)
-        self._set_network(DirectedNetwork(coef, bias, order, links, rules))
-
-
-# -- bounds that theory gives: Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN] ---------------------------------
-
-#: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
-_HINGE_GAP = float(np.log1p(np.exp(-1.0)))
-
-
-class ErrorBound(NamedTuple):
-    """Mean loss of true labellings, the bound mean / threshold on the share of rows predicted wrong, that share.
-
-    threshold: labellings other than the predicted one have at least this loss; without one, 0, the bound is infinite.
-    """
-
-    mean_loss: float
-    bound: float
-    error: float
-    threshold: float
-
-
-class LikelihoodBound(NamedTuple):
-    """Per row: minus the log-likelihood of the labelling in the sigmoid network, and its bound by hinge losses."""
-
-    log_loss: Floats
-    bound: Floats
-
-
-class SearchBound(NamedTuple):
-    """Per bound S: the least share of rows with certain optima by theory, the share observed, and states at most.
-
-    guaranteed: max(0, 1 - mean loss / S). certain: rows whose search below S ended with a labelling found. states: a
-    search below S visits at most this many partial labellings. visited: the most that one did.
-    """
-
-    bounds: Floats
-    guaranteed: Floats
-    certain: Floats
-    states: list[int]
-    visited: list[int]
-
-
-def error_bound(model: LMSBN | LMBM, X: Any, y: Any) -> ErrorBound:
-    r"""Theorem 4: the probability of a wrong prediction is at most E[loss of the truth] / threshold.
-
-    The threshold of an LMSBN is 1 (Remark 6); that of an LMBM falls with its couplings (Remark 5):
-    :math:`\min_i [1 - \sum_{C \ni i} |v_C|]_+` over labels i and cliques C. The bound holds for the means over the
-    given rows, which estimate the expectations if the model was not trained on these rows. Predictions are exact
-    here, whatever the model's options: those of an LMBM by branch and bound, which refuses rows that it cannot prove.
-    """
-    check_type("model", model, LMSBN, LMBM)
-    losses = model.labelling_loss(X, y)
-    best = model.search(X, np.inf, UNLIMITED) if isinstance(model, LMSBN) else model.search(X, "branch")
-    if not np.all(best.optimal):
-        raise PotentiaError(
-            f"the labellings of {np.sum(~best.optimal)} rows are not proven optimal; fit with a larger eta0."
-        )
-    truth = np.asarray(y.toarray() if hasattr(y, "toarray") else y).reshape(len(losses), -1)
-    wrong = np.any(best.labels.reshape(len(losses), -1) != truth, axis=1)
-    mean, threshold = float(np.mean(losses)), _threshold(model)
-    return ErrorBound(mean, mean / threshold if threshold else np.inf, float(np.mean(wrong)), threshold)
-
-
-def _threshold(model: LMSBN | LMBM) -> float:
-    """A lower bound on the loss of every labelling but the predicted one.
-
-    Let y and the prediction differ in label i, and let A be the part of z_i that is the same for both: z_i is A + B for
-    y and A - B for the prediction. If B < 0, y loses [1 - A - B]_+ > [1 - A]_+ in label i; else y loses no less than
-    the prediction, which loses [1 - A + B]_+ >= [1 - A]_+. As y_i x turns, A holds cliques only.
-    """
-    if isinstance(model, LMSBN):
-        return 1.0
-    total = np.zeros(model.n_labels_)
-    for clique, weight in zip(model.cliques_, model.clique_weights_, strict=True):
-        total[list(clique)] += abs(weight)
-    return float(max(0.0, 1.0 - total.max(initial=0.0)))
-
-
-def likelihood_bound(model: LMSBN, X: Any, y: Any) -> LikelihoodBound:
-    r"""Remark 3: the log-loss of the sigmoid network is at most the hinge sum plus a constant per label.
-
-    .. math:: \sum_i \log(1 + \exp(-z_i)) \le \sum_i [1 - z_i]_+ + K b
-
-    with K labels and :math:`b = \log(1 + 1 / e)`, the least constant for which it holds. Labels that are constant in
-    training are left out of both sums and of K.
-    """
-    check_type("model", model, LMSBN)
-    log_loss = model.log_loss(X, y)
-    return LikelihoodBound(log_loss, model.labelling_loss(X, y) + _HINGE_GAP * len(model.order_))
-
-
-def search_bound(model: LMSBN, X: Any, y: Any, bounds: Any) -> SearchBound:
-    r"""Theorem 9: a search for labellings of loss below S finds the optimum with a probability that grows with S.
-
-    The probability is at least :math:`1 - E[\text{loss}] / S`, and the search visits :math:`O(K^S)` states.
-    """
-    check_type("model", model, LMSBN)
-    S = real_numbers(bounds, "bounds").ravel()
-    if S.size == 0 or not np.all(S >= 1):
-        raise PotentiaError("bounds must be numbers of at least 1.")
-    mean = float(np.mean(model.labelling_loss(X, y)))
-    searches = [model.search(X, bound=s) for s in S]
-    K = len(model.order_)
-    return SearchBound(
-        S,
-        np.maximum(0.0, 1.0 - mean / S),
-        np.array([np.mean(s.optimal) for s in searches]),
-        [states_below(K, s) for s in S],
-        [int(s.states.max()) for s in searches],
-    )
-
-
-def states_below(n_labels: int, bound: float) -> int:
-    """Partial labellings of K labels that a search below S can visit: those with fewer than S second branches.
-
-    A second branch costs at least 1, so one of loss below S has at most ceil(S) - 1 of them: the sum over depths d =
-    1..K and i < S of C(d, i).
-    """
-    most = n_labels if np.isinf(bound) else min(n_labels, ceil(bound) - 1)
-    return sum(comb(d, i) for d in range(1, n_labels + 1) for i in range(min(d, most) + 1))
+        self._set_network(DirectedNetwork(saved["coef"], saved["bias"], order, links, rules))

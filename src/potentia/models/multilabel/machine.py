@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from heapq import heappop, heappush
 from itertools import combinations, count, pairwise, product
@@ -18,18 +18,11 @@ from ...base.types import (
     ConvergenceWarning,
     Floats,
     InfeasibleError,
-    Ints,
     PotentiaError,
     shown,
     warn_caller,
     whole_numbers,
 )
-from ...graph.scores import Scores
-from ...graph.structure import Graph
-from ...graph.union import Union
-from ...inference.base import Inference
-from ...inference.exact import Exact
-from ...inference.linear_program import LinearProgram
 from ...kernels.linear_losses import Cliques, DualState, descend_joint, fields
 from ...kernels.search import Rules, enumerate_rows, flip_costs, improve_rows
 from ...learn.backends.connection import map_anywhere
@@ -341,7 +334,7 @@ class Relaxation:
         return np.clip(means, -1.0, 1.0), answer.x[m * T :].reshape(m, K).sum(axis=1)
 
 
-Decode = Literal["auto", "exact", "lp", "branch", "map"]
+Decode = Literal["auto", "exact", "lp", "branch"]
 DECODES = get_args(Decode)
 #: "auto" enumerates all labellings up to the first number of labels, "exact" refuses beyond the second.
 _EXACT, _LARGEST = 14, 20
@@ -349,8 +342,6 @@ _EXACT, _LARGEST = 14, 20
 _PROGRAMS = 1_000
 #: Rows whose labellings are compared in one piece of work.
 _ROWS = 4096
-#: Regions inferred together by elimination, and by the linear program.
-_CHUNKS = {True: 50_000, False: 2_000}
 
 
 class Decoded(NamedTuple):
@@ -372,10 +363,7 @@ def find_labelling(machine: Machine, scores: Floats, decode: str, clamp: Floats 
     held = np.zeros((n, K)) if clamp is None else clamp
     if decode == "auto":
         decode = "exact" if K <= _EXACT else "lp"
-    if decode == "map":
-        signs = _largest_score(machine, scores)
-        loss, bound = machine.losses(scores, signs), np.zeros(n)
-    elif decode == "exact":
+    if decode == "exact":
         if K > _LARGEST:
             raise PotentiaError(f"decode='exact' looks at all labellings of at most {_LARGEST} labels, not {K}.")
         pieces = [(scores[a : a + _ROWS], held[a : a + _ROWS]) for a in range(0, max(n, 1), _ROWS)]
@@ -440,30 +428,11 @@ def _branch(
             return
 
 
-def costs_of_flips(machine: Machine, scores: Floats, signs: Floats, hinge: bool) -> Floats:
-    """(n, K): what turning each label alone adds to the loss (hinge), or takes from sum_i z_i / 2."""
+def costs_of_flips(machine: Machine, scores: Floats, signs: Floats) -> Floats:
+    """(n, K): what turning each label alone adds to the loss."""
     cost = np.empty(scores.shape)
-    _over_rows(flip_costs, machine, scores, signs, cost, hinge)
+    _over_rows(flip_costs, machine, scores, signs, cost, True)
     return cost
-
-
-def _largest_score(machine: Machine, scores: Floats) -> Floats:
-    """argmax of sum_i z_i / 2 by the shared engine: exact for few labels, the linear program's rounding beyond."""
-    n, K = scores.shape
-    graph, tables = _as_graph(machine, K)
-    method: Inference = Exact() if K <= _LARGEST else LinearProgram()
-    step = max(1, _CHUNKS[K <= _LARGEST] // sum(len(s) for s in graph.scopes.values()))
-    pieces = [scores[a : a + step] for a in range(0, n, step)]
-    labels = map_anywhere(partial(_best_labels, method, graph, tables), pieces)
-    signs: Floats = np.concatenate(labels).astype(np.float64)
-    return 2.0 * signs - 1.0
-
-
-def _best_labels(method: Inference, graph: Graph, tables: Mapping[str, Floats], scores: Floats) -> Ints:
-    """The best labellings (n, K) of some rows by inference on a union of one graph each."""
-    theta = {kind: np.tile(t, (len(scores), *[1] * (t.ndim - 1))) for kind, t in tables.items()}
-    theta["node"] = scores.reshape(-1, 1) * np.array([-0.5, 0.5])
-    return method.maximise(Scores(Union([graph] * len(scores)).graph, theta)).reshape(scores.shape)
 
 
 def _compare_all(machine: Machine, rows: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
@@ -472,23 +441,6 @@ def _compare_all(machine: Machine, rows: tuple[Floats, Floats]) -> tuple[Floats,
     signs, loss = np.empty(scores.shape), np.empty(len(scores))
     _over_rows(enumerate_rows, machine, scores, machine.rules, held, signs, loss)
     return signs, loss
-
-
-def _as_graph(machine: Machine, n_labels: int) -> tuple[Graph, dict[str, Floats]]:
-    """The cliques as regions, one kind per order, and their tables: order / 2 times weight times product of signs."""
-    kinds: dict[str, list[int]] = {}
-    sets = clique_members(machine.cliques)
-    for number, c in enumerate(sets):
-        kinds.setdefault(f"clique{len(c)}", []).append(number)
-    regions: dict[str, Any] = {"node": np.arange(n_labels)[:, None]}
-    tables: dict[str, Floats] = {}
-    for kind, numbers in kinds.items():
-        regions[kind] = [sets[c] for c in numbers]
-        parity: Floats = np.ones(())
-        for _ in regions[kind][0]:
-            parity = np.multiply.outer(parity, np.array([-1.0, 1.0]))
-        tables[kind] = np.multiply.outer(0.5 * parity.ndim * machine.weight[numbers], parity)
-    return Graph(np.full(n_labels, 2), regions), tables
 
 
 def _over_rows(function: Any, machine: Machine, scores: Floats, *args: Any) -> None:

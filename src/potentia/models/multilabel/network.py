@@ -172,7 +172,7 @@ def project(scores: Floats, rules: Rules, clamp: Floats | None = None) -> Floats
     if not len(rules.size):
         return signs
     K = scores.shape[1]
-    network = DirectedNetwork(np.zeros((K, 0)), np.zeros(K), np.arange(K), _links([[]] * K, [np.zeros(0)] * K), rules)
+    network = DirectedNetwork(np.zeros((K, 0)), np.zeros(K), np.arange(K), pair_terms(np.zeros((K, K))), rules)
     found: Floats = network.search(scores, np.inf, _PROJECTION, 1, clamp, kernel.EXCESS).labels[:, 0]
     return found
 
@@ -275,25 +275,21 @@ def _solve_label(
 def _links(terms: list[list[tuple[int, ...]]], weights: list[Floats]) -> NetworkTerms:
     """Weights of single labels as a matrix, those of products as lists."""
     coupling = np.zeros((len(terms), len(terms)))
-    counts: list[int] = []
-    sizes: list[int] = []
-    members: list[int] = []
-    weight: list[float] = []
-    for i, (features, w) in enumerate(zip(terms, weights, strict=True)):
-        singles = [f[0] for f in features if len(f) == 1]
-        coupling[i, singles] = w[: len(singles)]
-        counts.append(len(features) - len(singles))
-        weight.extend(w[len(singles) :])
-        sizes.extend(len(f) for f in features[len(singles) :])
-        members.extend(j for f in features[len(singles) :] for j in f)
-    pointers = [np.concatenate([[0], np.cumsum(np.array(c, dtype=np.int64))]) for c in (counts, sizes)]
-    return NetworkTerms(
-        coupling,
-        pointers[0].astype(np.int64),
-        np.array(weight, dtype=float),
-        pointers[1].astype(np.int64),
-        np.array(members, dtype=np.int64),
-    )
+    products = [[f for f in features if len(f) > 1] for features in terms]
+    for i, (features, own) in enumerate(zip(terms, products, strict=True)):
+        singles = [f[0] for f in features[: len(features) - len(own)]]
+        coupling[i, singles] = weights[i][: len(singles)]
+    weight = [w[len(w) - len(own) :] for w, own in zip(weights, products, strict=True)]
+    flat = [f for own in products for f in own]
+    term_ptr, member_ptr = (np.cumsum([0, *map(len, parts)], dtype=np.int64) for parts in (products, flat))
+    members = np.array([j for f in flat for j in f], dtype=np.int64)
+    return NetworkTerms(coupling, term_ptr, np.concatenate([*weight, np.zeros(0)]), member_ptr, members)
+
+
+def pair_terms(coupling: Floats) -> NetworkTerms:
+    """The terms of a network without products of labels."""
+    none = np.zeros(0, dtype=np.int64)
+    return NetworkTerms(coupling, np.zeros(len(coupling) + 1, np.int64), np.zeros(0), np.zeros(1, np.int64), none)
 
 
 #: A network's parents: "all" earlier labels, or the parents of each label (a mapping may leave labels out).
@@ -504,31 +500,18 @@ def choose(
             for train, test in splits(len(signs), folds, solver.seed):
                 part, matrix = rows.split(train, test)
                 fitted, truth = np.ascontiguousarray(signs[train]), signs[test] > 0
-                for options, network in _networks(grid, gamma, part, fitted, solvers, structure, solved):
-                    best = network.search(network.base(matrix), np.inf, _BUDGET).labels[:, 0] > 0
-                    measures = np.array([exact_match(truth, best), hamming_loss(truth, best)])
-                    sums[options] = sums.get(options, np.zeros(2)) + measures / folds
+                for rule in orders:
+                    order = label_order(rule, part, fitted, solvers[len(solvers) // 2], structure, solved)
+                    for scale in scales:
+                        scaled = structure._replace(label_scale=scale)
+                        networks = learn_networks(part, fitted, solvers, order, scaled, solved)
+                        for alpha, network in zip(alphas, networks, strict=True):
+                            best = network.search(network.base(matrix), np.inf, _BUDGET).labels[:, 0] > 0
+                            measures = np.array([exact_match(truth, best), hamming_loss(truth, best)])
+                            options = Options(alpha, gamma, rule, scale)
+                            sums[options] = sums.get(options, np.zeros(2)) + measures / folds
     results = [o._asdict() | {"exact_match": s[0], "hamming_loss": s[1]} for o, s in sums.items()]
     return max(sums, key=lambda o: (round(sums[o][0], 9), -sums[o][1])), results
-
-
-def _networks(
-    grid: Mapping[str, Sequence[Any]],
-    gamma: float,
-    features: LabelRows,
-    signs: Floats,
-    solvers: Sequence[HingeSolver],
-    structure: LabelDependence,
-    solved: Solved,
-) -> Iterator[tuple[Options, DirectedNetwork]]:
-    """A network for every candidate with this gamma."""
-    for rule in grid["order"]:
-        order = label_order(rule, features, signs, solvers[len(solvers) // 2], structure, solved)
-        for scale in grid["label_scale"]:
-            scaled = structure._replace(label_scale=scale)
-            networks = learn_networks(features, signs, solvers, order, scaled, solved)
-            for alpha, network in zip(grid["alpha"], networks, strict=True):
-                yield Options(alpha, gamma, rule, scale), network
 
 
 def alpha_path(features: LabelRows, factors: Sequence[float] = ALPHAS) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +11,8 @@ from scipy import sparse
 from ...base.resources import map_items, map_ranges, thread_count
 from ...base.types import Bools, Floats, Ints
 from ...kernels import beam as kernel
-from ...kernels.search import LOGISTIC, NetworkTerms, Rules
-from .network import DirectedNetwork, LabelSearch
+from ...kernels.search import LOGISTIC, Rules
+from .network import DirectedNetwork, LabelSearch, pair_terms
 from .sets import Ranked
 
 #: Newton steps at most, and the length of one that ends them.
@@ -53,11 +52,8 @@ class Conditionals(NamedTuple):
 
     def network(self, rules: Rules) -> DirectedNetwork:
         """The same as a network to search by branch and bound, of scores by label."""
-        V, none = len(self.order), np.zeros(0)
-        terms = NetworkTerms(
-            self.coupling, np.zeros(V + 1, np.int64), none, np.zeros(1, np.int64), none.astype(np.int64)
-        )
-        return DirectedNetwork(np.zeros((V, 0)), np.zeros(V), self.order, terms, rules)
+        V = len(self.order)
+        return DirectedNetwork(np.zeros((V, 0)), np.zeros(V), self.order, pair_terms(self.coupling), rules)
 
 
 def learn_conditionals(
@@ -226,10 +222,10 @@ class Seen(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Labellings (m, V) of rows (m): the members' own best and those that the forest has seen near a row.
+    """Labellings (m, V) of rows (m): the network's own best and those that the forest has seen near a row.
 
-    log_p (m): mean over members. chance (m): the forest's probability. limit (n): no labelling has a larger log_p.
-    certain (n): the members' own best are. states (n): prefixes visited.
+    log_p (m): of the network. chance (m): the forest's probability. limit (n): no labelling has a larger log_p.
+    certain (n): the network's own best are. states (n): prefixes visited.
     """
 
     rows: Ints
@@ -243,7 +239,7 @@ class Candidates(NamedTuple):
     def best(self, power: float) -> LabelSearch:
         """argmax over labellings of log_p + power log(chance + FLOOR), as signs; the loss is minus that.
 
-        Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the networks'
+        Labellings that the forest gives P = 0 all have the same last term, so that the best of them is the network's
         own best.
         """
         score = self.log_p + power * np.log(self.chance + FLOOR)
@@ -253,62 +249,40 @@ class Candidates(NamedTuple):
         return LabelSearch(self.signs[top], -score[top], self.states, self.certain & (score[top] >= limit - _ROUNDING))
 
 
-def candidates(
-    members: Sequence[Member], seen: Seen | None, power: float, width: int, clamp: Floats | None = None
-) -> Candidates:
+def candidates(member: Member, seen: Seen | None, power: float, width: int, clamp: Floats | None = None) -> Candidates:
     """Every labelling that may be the best of its row for an exponent of the forest up to `power`."""
-    n = len(members[0].base)
-    searches = [member.most_probable(width, clamp) for member in members]
-    rows, signs = np.tile(np.arange(n), len(members)), np.concatenate([found.labels for found in searches])
-    limit = -np.mean([found.loss for found in searches], axis=0)
-    log_p = _mean_log_p(members, rows, signs, -np.inf)
+    own = member.most_probable(width, clamp)
+    rows, signs = np.arange(len(own.labels)), own.labels
+    log_p = member.log_probabilities(rows, signs)
     chance = np.zeros(len(rows)) if seen is None else seen.chances(rows, signs)
     if seen is not None and power > 0:
-        own = np.full(n, -np.inf)
-        np.maximum.at(own, rows, log_p)
         listed, number, p = seen.entries()
         labellings = seen.labellings[number]
         if clamp is not None:
             kept = np.all(labellings * clamp[listed] >= 0, axis=1)
             listed, labellings, p = listed[kept], labellings[kept], p[kept]
-        found = _mean_log_p(members, listed, labellings, own[listed] - power * np.log(p / FLOOR + 1.0) - _ROUNDING)
+        least = log_p[listed] - power * np.log(p / FLOOR + 1.0) - _ROUNDING
+        found = member.log_probabilities(listed, labellings, least)
         kept = found > -np.inf
         rows, signs = np.concatenate([rows, listed[kept]]), np.concatenate([signs, labellings[kept]])
         log_p, chance = np.concatenate([log_p, found[kept]]), np.concatenate([chance, p[kept]])
-    states = np.sum([found.states for found in searches], axis=0)
-    certain = np.all([found.optimal for found in searches], axis=0)
-    return Candidates(rows, signs, log_p, chance, limit, certain, states)
+    return Candidates(rows, signs, log_p, chance, -own.loss, own.optimal, own.states)
 
 
-def _mean_log_p(members: Sequence[Member], rows: Ints, signs: Floats, least: float | Floats) -> Floats:
-    # the mean may be above a limit that one member is below
-    parts = [member.log_probabilities(rows, signs, least if len(members) == 1 else -np.inf) for member in members]
-    return np.mean(parts, axis=0)
-
-
-def losses_of(members: Sequence[Member], seen: Seen | None, power: float, signs: Floats) -> Floats:
-    """The losses (n) of a labelling (n, V) of each row, as `Candidates.best` has them."""
-    rows = np.arange(len(signs))
+def losses_of(member: Member, seen: Seen | None, power: float, rows: Ints, signs: Floats) -> Floats:
+    """The losses (m) of labellings (m, V) of some rows (m), as `Candidates.best` has them."""
     chance = np.zeros(len(rows)) if seen is None else seen.chances(rows, signs)
-    return -_mean_log_p(members, rows, signs, -np.inf) - power * np.log(chance + FLOOR)
+    return -member.log_probabilities(rows, signs) - power * np.log(chance + FLOOR)
 
 
-def ranked(members: Sequence[Member], seen: Seen | None, power: float, k: int) -> Ranked:
-    """The best labellings that searches of width k and the forest list, by their losses."""
-    n = len(members[0].base)
-    rows: list[Ints] = []
-    signs: list[Floats] = []
-    bound = np.zeros(n)
-    for member in members:
-        beams = member.beam(k)
-        listed = np.isfinite(beams.log_p)
-        if not listed.any(axis=1).all():  # constraints left no labelling of a row
-            found = member.most_probable(k)
-            rows.append(np.arange(n))
-            signs.append(found.labels)
-        rows.append(np.repeat(np.arange(n), listed.sum(axis=1)))
-        signs.append(member.unplaced(beams.labels[listed]))
-        bound += beams.bound / len(members)
+def ranked(member: Member, seen: Seen | None, power: float, k: int) -> Ranked:
+    """The best labellings that a search of width k and the forest list, by their losses."""
+    n, beams = len(member.base), member.beam(k)
+    listed = np.isfinite(beams.log_p)
+    rows, signs = [np.repeat(np.arange(n), listed.sum(axis=1))], [member.unplaced(beams.labels[listed])]
+    if not listed.any(axis=1).all():  # constraints left no labelling of a row
+        rows.append(np.arange(n))
+        signs.append(member.most_probable(k).labels)
     if seen is not None and power > 0:
         near, which, _ = seen.entries()
         rows.append(near)
@@ -317,11 +291,10 @@ def ranked(members: Sequence[Member], seen: Seen | None, power: float, k: int) -
     number = np.unique(packed(labels), return_inverse=True)[1].ravel()
     first = np.unique(at * len(at) + number, return_index=True)[1]
     at, labels = at[first], labels[first]
-    chance = np.zeros(len(at)) if seen is None else seen.chances(at, labels)
-    loss = -_mean_log_p(members, at, labels, -np.inf) - power * np.log(chance + FLOOR)
+    loss = losses_of(member, seen, power, at, labels)
     order = np.lexsort((loss, at))
     order = order[np.isfinite(loss[order])]
-    return Ranked(at[order], labels[order], loss[order], -bound - power * np.log(FLOOR))
+    return Ranked(at[order], labels[order], loss[order], -beams.bound - power * np.log(FLOOR))
 
 
 def packed(signs: Floats) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,23 +36,7 @@ _CERTAIN, _LEAST = 5.0, 1e-3
 Folds = Sequence[tuple[Ints, Ints]]
 
 
-class Unit(ABC):
-    """Scores of labels, each by a separate classifier."""
-
-    @abstractmethod
-    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
-
-    @abstractmethod
-    def scores(self, X: Any) -> Floats:
-        """Scores (n, V) by label of other rows."""
-
-    @abstractmethod
-    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """JSON and arrays of a file."""
-
-
-class MarginUnit(Unit):
+class MarginUnit:
     """A support vector machine per label, linear or with an RBF kernel, of the least loss of held-out rows."""
 
     gamma: float
@@ -72,6 +55,7 @@ class MarginUnit(Unit):
         self.kind = kind
 
     def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
         X, signs, weight, least, widths = task.X, task.signs, task.weight, np.inf, [1.0]
         if self.kind == "rbf":
             self._X = np.asarray(X.toarray() if sparse.issparse(X) else X)
@@ -140,7 +124,7 @@ def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
 Scorer = Callable[[Any], Floats]
 
 
-class ClassifierUnit(Unit):
+class ClassifierUnit:
     """Copies of a scikit-learn or LightGBM classifier, one per label, of the rows whose label is known."""
 
     saved: ClassVar[Schema] = {"kind": Choice(("classifier",)), "models": Items(Kind((dict,)), "V")}
@@ -149,6 +133,7 @@ class ClassifierUnit(Unit):
         self._estimator = estimator
 
     def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
         signs, weight, scores, X = task.signs, task.weight, np.empty(task.signs.shape), _as_csr(task.X)
 
         def solve(k: int) -> Any:
@@ -171,6 +156,7 @@ class ClassifierUnit(Unit):
         return model.fit(X[rows], (signs > 0).astype(np.int64), **weighted)
 
     def scores(self, X: Any) -> Floats:
+        """Scores (n, V) by label of other rows."""
         rows = _as_csr(X)
         return np.column_stack([scorer(rows) for scorer in self._scorers])
 
@@ -246,6 +232,10 @@ def _lightgbm() -> Any:
     except ImportError:
         raise PotentiaError("boosted units need LightGBM (pip install potentia[lightgbm]).") from None
     return lightgbm
+
+
+#: Scores of labels, each by a separate classifier.
+Unit = MarginUnit | ClassifierUnit
 
 
 def make_unit(unit: Any, seed: int) -> Unit:
