@@ -15,10 +15,10 @@ import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.base.types import Floats
 from potentia.models.multilabel.constraints import make_rules
-from potentia.models.multilabel.lmsbn import states_below
 from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
 
+from .bounds import states_below
 from .figures import Figure, panels
 from .study import Originals, Rows, Study, part_rows
 
