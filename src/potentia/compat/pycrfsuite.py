@@ -28,7 +28,7 @@ from ..learn.chain import marginals
 from ..learn.chain_data import ChainData
 from ..learn.chain_fit import ChainFit, Solver
 from ..models.chain_crf import ChainCRF
-from ..models.chain_files import StoredChain, crfsuite_bytes, parse_crfsuite, write_bytes
+from ..models.chain_files import NO_ENTRIES, StoredChain, crfsuite_bytes, parse_crfsuite, write_bytes
 
 #: The version of CRFsuite whose files and messages these are.
 CRFSUITE_VERSION = "0.12.2"
@@ -281,7 +281,7 @@ class Trainer:
         if not X:
             self.logparser.training_seconds = 0.0
             self._tell("prepare_error", ["There are no sequences to train on\n"])
-            return None, StoredChain.empty()
+            return None, StoredChain.of([], [], NO_ENTRIES, np.zeros((0, 0)))
         solver = Solver(
             self.algorithm, options["num_memories"], options["max_linesearch"], options["epsilon"], options["period"],
             error_window, error_change,

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..base.saving import Registered
 from ..base.types import Ints, PotentiaError, check_choice
 
 DIALECTS = ("wapiti", "crf++")
@@ -83,7 +84,7 @@ class NamedItems(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Template:
+class Template(Registered):
     """Patterns that turn rows of columns into attributes, one per pattern and token, as CRF++ and Wapiti do.
 
     A line such as ``U01:%x[-1,0]/%x[0,1]`` is replaced by column 0 of the token before and column 1 of the token

@@ -32,6 +32,8 @@ _MIN_BATCHES, _MAX_BATCHES = 10, 100
 _BATCH_TOKENS = 4096
 #: Tokens that a thread labels at a time.
 _PIECE_TOKENS = 20_000
+#: Most labels with features of pairs, whose numbers have 16 bits.
+MAX_PAIR_LABELS = 255
 _NONE = np.zeros(0)
 _NO_LABELS = np.zeros(0, dtype=np.int32)
 
@@ -76,7 +78,11 @@ class AttributeLabels(NamedTuple):
     @classmethod
     def of_codes(cls, code: Ints, n_attributes: int, n_labels: int) -> AttributeLabels:
         """Features from their codes, attribute * n_labels + label, ascending."""
-        owner, label = np.divmod(code, n_labels)
+        return cls.of_rows(*np.divmod(code, n_labels), n_attributes)
+
+    @classmethod
+    def of_rows(cls, owner: Ints, label: Any, n_attributes: int) -> AttributeLabels:
+        """Features from the attribute and the label of each, ascending."""
         count = np.bincount(owner, minlength=n_attributes)
         return cls(np.concatenate([[0], np.cumsum(count)]), label.astype(np.uint16))
 
@@ -90,6 +96,11 @@ class AttributeLabels(NamedTuple):
     def none(cls, n_attributes: int) -> AttributeLabels:
         """No feature of any attribute."""
         return cls(np.zeros(n_attributes + 1, dtype=np.int64), np.zeros(0, dtype=np.uint16))
+
+    @property
+    def owner(self) -> Ints:
+        """The attribute of each feature."""
+        return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
 
 
 @dataclass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -531,82 +531,67 @@ def cut_lengths(lengths: Sequence[int]) -> list[tuple[int, int]]:
 
 def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, AttributeIndex]:
     """Weights without features of weight zero, and attributes without any."""
-    live, first = weights.state != 0.0, len(weights.features.label)
-    counts = [
-        np.bincount(np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))[of_features], minlength=len(ptr) - 1)
-        for (ptr, _), of_features in zip(weights[:2], (live[:first], live[first:]), strict=True)
-    ]
-    left = counts[0] + counts[1] > 0
+    live = weights.state != 0.0
+    both = list(zip(weights[:2], np.split(live, [len(weights.features.label)]), strict=True))
+    owners = [features.owner[chosen] for features, chosen in both]
+    left = np.bincount(np.concatenate(owners), minlength=len(index.numbers)) > 0
     for name in index.offsets:  # of which one attribute says that the other is there
         left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
+    place, n = np.cumsum(left) - 1, int(left.sum())
     features, pair_features = (
-        AttributeLabels(np.concatenate([[0], np.cumsum(count[left])]), label[of_features])
-        for count, (_, label), of_features in zip(counts, weights[:2], (live[:first], live[first:]), strict=True)
+        AttributeLabels.of_rows(place[owner], features.label[chosen], n)
+        for owner, (features, chosen) in zip(owners, both, strict=True)
     )
     if not left.all():
-        names = [name for name, there in zip(index.numbers, left.tolist(), strict=True) if there]
-        numbers = {name: k for k, name in enumerate(names)}
+        numbers = {name: k for k, name in enumerate(compress(index.numbers, left.tolist()))}
         offsets = {name: offset for name, offset in index.offsets.items() if name in numbers}
         index = AttributeIndex(numbers, index.columns, offsets, index.column_offsets, index.template)
     return ChainWeights(features, pair_features, weights.state[live], weights.pairs, weights.dense), index
 
 
-def with_features(
-    features: AttributeLabels, old: AttributeLabels, numbers: Any, labels: Ints, n_labels: int
-) -> AttributeLabels:
-    """Features, and those of an earlier fit; numbers, labels: what its attributes and labels are now."""
-    n, old_owner = len(features.ptr) - 1, np.repeat(np.arange(len(old.ptr) - 1), np.diff(old.ptr))
-    code = np.repeat(np.arange(n), np.diff(features.ptr)) * n_labels + features.label
-    code = np.union1d(code, numbers[old_owner].astype(np.int64) * n_labels + labels[old.label])
-    return AttributeLabels.of_codes(code, n, n_labels)
+class Renumbering(NamedTuple):
+    """What the attributes and labels of an earlier fit, and its pairs of labels, are among those of the data."""
 
+    attribute: Ints
+    label: Ints
+    pair: Ints
 
-def transferred(
-    old: ChainWeights,
-    before: AttributeIndex,
-    old_classes: Sequence[Label],
-    fresh: ChainWeights,
-    index: AttributeIndex,
-    classes: Sequence[Label],
-) -> ChainWeights:
-    """Old weights for the features of `fresh`, by names of attributes and labels; zero where there are none."""
-    known = {label: k for k, label in enumerate(old_classes)}
-    place = np.array([known.get(label, -1) for label in classes])
-    pairs, dense, n_old = fresh.pairs.copy(), fresh.dense.copy(), len(old_classes)
-    of_pairs = np.where((place[:, None] < 0) | (place < 0), -1, place[:, None] * n_old + place).ravel()
-    first_old = len(old.features.label)
-    state = np.concatenate([
-        _moved(before, old.features, old.state[:first_old], index, fresh.features, place),
-        _moved(before, old.pair_features, old.state[first_old:], index, fresh.pair_features, of_pairs),
-    ])  # fmt: skip
-    both = np.flatnonzero(place >= 0)
-    pairs[np.ix_(both, both)] = old.pairs[np.ix_(place[both], place[both])]
-    for name, (first, end) in index.columns.items():
-        if (columns := before.columns.get(name)) and columns[1] - columns[0] == end - first:
-            dense[first:end, both] = old.dense[columns[0] : columns[1], place[both]]
-    weights = ChainWeights(fresh.features, fresh.pair_features, state, pairs, dense)
-    _move(weights, before, index)
-    return weights
+    @classmethod
+    def of(cls, before: AttributeIndex, old: Sequence[Label], index: AttributeIndex, classes: Sequence[Label]) -> Self:
+        """By name; the data must have all of them."""
+        attribute = np.fromiter(map(index.numbers.__getitem__, before.numbers), np.int64, len(before.numbers))
+        label = np.array([classes.index(name) for name in old])
+        return cls(attribute, label, (label[:, None] * len(classes) + label).ravel())
 
+    def joined(self, features: AttributeLabels, old: AttributeLabels, labels: Ints, n: int) -> AttributeLabels:
+        """Features, and those of the earlier fit; `labels` are its labels or pairs of labels, of which there are n."""
+        code = np.union1d(features.owner * n + features.label, self.attribute[old.owner] * n + labels[old.label])
+        return AttributeLabels.of_codes(code, len(features.ptr) - 1, n)
 
-def _moved(
-    before: AttributeIndex,
-    old: AttributeLabels,
-    state: Floats,
-    index: AttributeIndex,
-    fresh: AttributeLabels,
-    place: Ints,
-) -> Floats:
-    """Weights of `old` for the features of `fresh`, by names; place: old labels of the new ones, -1 where none is."""
-    weights = np.zeros(len(fresh.label))
-    for name, number in index.numbers.items():
-        if (number_before := before.numbers.get(name)) is None:
-            continue
-        entries = slice(*old.ptr[number_before : number_before + 2])
-        by_label = dict(zip(old.label[entries].tolist(), state[entries].tolist(), strict=True))
-        for k in range(*fresh.ptr[number : number + 2]):
-            weights[k] = by_label.get(int(place[fresh.label[k]]), 0.0)
-    return weights
+    def transferred(
+        self, old: ChainWeights, before: AttributeIndex, fresh: ChainWeights, index: AttributeIndex
+    ) -> ChainWeights:
+        """Old weights for the features of `fresh`, which has all of theirs; zero for others."""
+        n, pairs, dense = len(fresh.pairs), np.zeros_like(fresh.pairs), np.zeros_like(fresh.dense)
+
+        def moved(features: AttributeLabels, weight: Floats, own: AttributeLabels, labels: Ints, n: int) -> Floats:
+            weights = np.zeros(len(own.label))
+            code = self.attribute[features.owner] * n + labels[features.label]
+            weights[np.searchsorted(own.owner * n + own.label, code)] = weight
+            return weights
+
+        first = len(old.features.label)
+        state = np.concatenate([
+            moved(old.features, old.state[:first], fresh.features, self.label, n),
+            moved(old.pair_features, old.state[first:], fresh.pair_features, self.pair, n * n),
+        ])  # fmt: skip
+        pairs[np.ix_(self.label, self.label)] = old.pairs
+        for name, columns in before.columns.items():
+            if (own := slice(*index.columns[name])).stop - own.start == columns[1] - columns[0]:
+                dense[own, self.label] = old.dense[slice(*columns)]
+        weights = ChainWeights(*fresh[:2], state, pairs, dense)
+        _move(weights, before, index)
+        return weights
 
 
 def _move(weights: ChainWeights, before: AttributeIndex, index: AttributeIndex) -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from ..base.backend import releasing
-from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count
-from ..base.saving import digest_of
 from ..base.types import (
     Floats,
     Ints,
     PotentiaError,
     check_choice,
-    check_count,
     check_flag,
-    check_function,
     check_number,
     check_type,
     real_number,
@@ -29,20 +24,16 @@ from ..base.types import (
 )
 from ..features.attributes import AttributeIndex, Label, check_lengths
 from ..features.parts import Parts
-from ..features.schemes import SCHEMES
 from ..features.template import Template
-from ..learn.base import Callback, State, run, steps_made
-from ..learn.chain import AttributeLabels, ChainTables, ChainWeights, best_labels, scheme_constraints
-from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, chain_sources, pruned, transferred, with_features
+from ..learn.base import Callback, State
+from ..learn.chain import MAX_PAIR_LABELS, AttributeLabels, ChainTables, ChainWeights, best_labels, scheme_constraints
+from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, Renumbering, chain_sources
 from ..learn.chain_fit import ChainFit, Solver
 from ..learn.checkpoint import Checkpoint
-from .chain_model import MAX_PAIR_LABELS
 from .chain_predict import DECODERS, ChainPredictor, Token
 
 #: If the squares of a number sum to less than this share of c2, the penalty reduces its weights to about 1 %.
 _FAINT = 0.1
-#: Options that do not change what a fit computes.
-_FREE_OPTIONS = ("max_iterations", "threads", "decode")
 
 
 @dataclass(eq=False, repr=False)
@@ -141,35 +132,22 @@ class ChainCRF(ChainPredictor):
         A fit that fails leaves the model as it was before.
         """
         self._check()
-        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
-        check_function("callback", callback)
-        check_flag("progress", progress)
         check_flag("warm_start", warm_start)
-        sources, resident = chain_sources(X, y, sample_weight)
-        marked = isinstance(checkpoint, str | os.PathLike)
-        with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
-            data = ChainData(sources, resident, marked, self.template, self._centred)
+
+        def read(marked: bool) -> ChainData:
+            return ChainData(*chain_sources(X, y, sample_weight), marked, self.template, self._centred)
+
+        def begin(data: ChainData) -> ChainFit:
             if data.faintest is not None and data.faintest[1] < _FAINT * self.c2:
                 warn_caller(
                     f"the numbers of {data.faintest[0]!r} are so small that the penalty c2 = {self.c2:g} leaves hardly "
                     "any weight to them: scale them, or lower c2.",
                     UserWarning,
                 )
-            if isinstance(checkpoint, str | os.PathLike):
-                # of options and data: the checkpoint of a fit with others is refused
-                options = {k: v for k, v in self.get_params().items() if k not in _FREE_OPTIONS}
-                checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
-            fit = self._begin(data, warm_start and hasattr(self, "weights_"), self._solver)
-            evaluate = self._evaluation(fit, data, validation)
-            state, self.converged_ = run(
-                fit, None, {}, tracked=evaluate is not None, evaluate=evaluate, callback=callback,
-                checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics,
-            )  # fmt: skip
-        # attributes without a weight are dropped
-        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
+            return self._begin(data, warm_start and hasattr(self, "weights_"), self._solver)
+
+        self.classes_ = self._train(read, begin, callback, progress, checkpoint, validation).classes
         self._squares = None
-        self.classes_, self.history_ = data.classes, [dict(row) for row in state.history]
-        self.n_iter_ = steps_made(self.history_)
         self.__dict__.pop("_tables_scheme", None)
         return self
 
@@ -199,15 +177,16 @@ class ChainCRF(ChainPredictor):
                 before = self.weights_ if squares is None else squares
                 if squares is None:  # of a fit or a file: steps as long as if there had been some
                     before = ChainWeights(*before[:2], *(np.ones_like(part) for part in before[2:]))
-                moved = transferred(before, self.index_, self.classes_, fit.weights(first), data.index, data.classes)
+                moves = Renumbering.of(self.index_, self.classes_, data.index, data.classes)
+                moved = moves.transferred(before, self.index_, fit.weights(first), data.index)
                 first = replace(first, arrays={**first.arrays, "squares": fit.layout.join(*moved[2:])})
             state = fit.step(None, first)
         self.weights_, self.index_, self.classes_ = fit.weights(state), data.index, data.classes
         self._squares = fit.named(state.arrays["squares"])
-        before_row = self.history_[-1]["iteration"] if known and self.history_ else 0
-        row = {**state.history[-1], "iteration": before_row + 1}
-        self.history_ = [*(self.history_ if known else []), row]
-        self.n_iter_, self.converged_ = steps_made(self.history_), False
+        history = self.history_ if known else []
+        before_row = history[-1]["iteration"] if history else 0
+        self._remember([*history, {**state.history[-1], "iteration": before_row + 1}])
+        self.converged_ = False
         self.__dict__.pop("_tables_scheme", None)
         return self
 
@@ -237,21 +216,18 @@ class ChainCRF(ChainPredictor):
             seen[:] = False
         seen &= pairs >= self.min_freq
         if warm:
-            number = np.array([data.index.numbers[name] for name in self.index_.numbers], dtype=np.int64)
-            label = np.array([data.classes.index(name) for name in self.classes_])
-            features = with_features(features, self.weights_.features, number, label, n)
-            of_pairs = (label[:, None] * n + label).ravel()
-            pair_features = with_features(pair_features, self.weights_.pair_features, number, of_pairs, n * n)
-            seen[np.ix_(label, label)] |= self.weights_.pairs != 0.0
-        frozen = [np.repeat(np.arange(len(f.ptr) - 1) >= n_new, np.diff(f.ptr)) for f in (features, pair_features)]
+            moves = Renumbering.of(self.index_, self.classes_, data.index, data.classes)
+            features = moves.joined(features, self.weights_.features, moves.label, n)
+            pair_features = moves.joined(pair_features, self.weights_.pair_features, moves.pair, n * n)
+            seen[np.ix_(moves.label, moves.label)] |= self.weights_.pairs != 0.0
+        frozen = np.concatenate([features.owner, pair_features.owner]) >= n_new if warm else None
         fit = ChainFit(
             data.parts, states, features, pair_features, seen & allowed.transitions, data.n_dense,
             c1=self.c1 * share, c2=self.c2 * share, delta=self.delta, max_iterations=self.max_iterations,
-            threads=self.threads, solver=solver, frozen=np.concatenate(frozen) if warm else None,
+            threads=self.threads, solver=solver, frozen=frozen,
         )  # fmt: skip
         if warm:
-            first, before = fit.weights(fit.init()), (self.weights_, self.index_, self.classes_)
-            fit.start_from(transferred(*before, first, data.index, data.classes))
+            fit.start_from(moves.transferred(self.weights_, self.index_, fit.weights(fit.init()), data.index))
         return fit
 
     def _costs(self, data: ChainData) -> Floats | None:
@@ -320,17 +296,14 @@ class ChainCRF(ChainPredictor):
 
     def _check(self) -> None:
         """Refuse bad options."""
-        for name in ("c1", "c2", "min_freq", "delta"):
-            check_number(name, getattr(self, name))
-        check_count("max_iterations", self.max_iterations)
+        super()._check()
+        check_number("min_freq", self.min_freq)
         for name in ("all_possible_states", "all_possible_transitions"):
             check_flag(name, getattr(self, name))
         check_choice("decode", self.decode, DECODERS)
         check_type("template", self.template, Template, optional=True)
         if isinstance(self.pair_attributes, str) or not all(isinstance(key, str) for key in self.pair_attributes):
             raise PotentiaError("pair_attributes must be a list of names of features.")
-        if self.scheme is not None:
-            check_choice("scheme", self.scheme, SCHEMES, "None")
         if isinstance(self.class_weight, str):
             check_choice("class_weight", self.class_weight, ("balanced",), "a dictionary or None")
         elif self.class_weight is not None:
@@ -338,8 +311,10 @@ class ChainCRF(ChainPredictor):
                 if not real_number(weight, f"class_weight[{label!r:.40}]") > 0:
                     raise PotentiaError(f"class_weight[{label!r:.40}] must be above 0, not {weight}.")
         if isinstance(self.constraints, str) or any(
-            not isinstance(pair, list | tuple) or len(pair) != 2 or pair[0] is pair[1] is None
+            not isinstance(pair, list | tuple)
+            or len(pair) != 2
+            or pair[0] is pair[1] is None
+            or not all(label is None or isinstance(label, str | int) for label in pair)
             for pair in self.constraints
         ):
             raise PotentiaError("constraints must be a list of pairs of labels, of which one may be None.")
-        thread_count(self.threads)

@@ -13,6 +13,7 @@ import numpy as np
 from ..base.files import read_text, replacing
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.template import Template
+from ..learn.chain import MAX_PAIR_LABELS, AttributeLabels, ChainWeights
 
 #: Chunk of a CRFsuite file: begins with four letters and its size.
 _HEADER, _FEATURE = (
@@ -23,30 +24,9 @@ _BYTE_ORDER = 0x62445371
 #: Bytes before the first record of a CQDB database: its header, and 256 references to hash tables.
 _RECORDS = 24 + 256 * 8
 _MAX_LABELS = 1 << 15
-
-
-class SparseWeights(NamedTuple):
-    """Weights of attributes, as rows of a sparse matrix: `ptr` (A + 1,), `code` of each (ascending in a row), `weight`.
-
-    A code is the number of a label, or of a pair of labels: before * L + after.
-    """
-
-    ptr: Ints
-    code: Ints
-    weight: Floats
-
-    @classmethod
-    def of(cls, owner: Ints, code: Ints, weight: Floats, n: int) -> SparseWeights:
-        """Of entries in any order; those of weight zero go."""
-        live = np.flatnonzero(weight)
-        order = live[np.lexsort((code[live], owner[live]))]
-        ptr = np.concatenate([[0], np.cumsum(np.bincount(owner[order], minlength=n))])
-        return cls(ptr, code[order], weight[order])
-
-    @property
-    def owner(self) -> Ints:
-        """The attribute of each weight."""
-        return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
+#: Attributes, labels (or pairs of labels, before * L + after) and weights.
+Entries = tuple[Ints, Ints, Floats]
+NO_ENTRIES: Entries = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
 
 
 class StoredChain(NamedTuple):
@@ -55,29 +35,35 @@ class StoredChain(NamedTuple):
     Attributes:
         labels: names, in the order of the file.
         names: of attributes; with a template also those of patterns without macros, which stand for `pairs`.
-        state, pair_state: weights of attributes with a label, and with a pair of neighbouring labels.
-        pairs: (L, L) weights of neighbouring labels, whatever the tokens are.
+        weights: of attributes with labels, and with pairs of neighbouring labels; of neighbouring labels alone.
         template: patterns that make attributes of columns, if any.
     """
 
     labels: list[str]
     names: list[str]
-    state: SparseWeights
-    pair_state: SparseWeights
-    pairs: Floats
+    weights: ChainWeights
     template: Template | None = None
 
     @classmethod
-    def empty(cls) -> StoredChain:
-        """A model without labels and attributes."""
-        none = SparseWeights.of(*_no_weights(), 0)
-        return cls([], [], none, none, np.zeros((0, 0)))
+    def of(
+        cls, labels: list[str], names: list[str], state: Entries, pairs: Floats, pair_state: Entries = NO_ENTRIES,
+        template: Template | None = None,
+    ) -> StoredChain:  # fmt: skip
+        """From entries in any order; those of weight zero go."""
+        n = len(labels)
 
-    def with_name(self, name: str) -> StoredChain:
-        """With one more attribute, which has no weights."""
-        rows = (w._replace(ptr=np.append(w.ptr, w.ptr[-1])) for w in (self.state, self.pair_state))
-        state, pair_state = rows
-        return self._replace(names=[*self.names, name], state=state, pair_state=pair_state)
+        def rows(entries: Entries, n_codes: int) -> tuple[AttributeLabels, Floats]:
+            owner, code, weight = entries
+            live = np.flatnonzero(weight)
+            joined = owner[live] * n_codes + code[live]
+            order = np.argsort(joined)
+            return AttributeLabels.of_codes(joined[order], len(names), max(n_codes, 1)), weight[live][order]
+
+        (features, of_labels), (pair_features, of_pairs) = rows(state, n), rows(pair_state, n * n)
+        if len(of_pairs) and n > MAX_PAIR_LABELS:
+            raise PotentiaError(f"features of pairs need at most {MAX_PAIR_LABELS} labels, but this model has {n}.")
+        weights = ChainWeights(features, pair_features, np.concatenate([of_labels, of_pairs]), pairs, np.zeros((0, n)))
+        return cls(labels, names, weights, template)
 
 
 # -- CRFsuite ------------------------------------------------------------------------------------------------
@@ -104,13 +90,12 @@ def parse_crfsuite(path: Path, data: bytes) -> StoredChain:
     pairs = np.zeros((n_labels, n_labels))
     pairs[moves["src"], moves["dst"]] = moves["w"]
     owner, label = (states[name].astype(np.int64) for name in ("src", "dst"))
-    return StoredChain(
-        _database(path, data, labels, n_labels, "labels"),
-        _database(path, data, names, n_names, "attributes"),
-        _sparse(path, owner, label, states["w"].astype(np.float64), n_names),
-        SparseWeights.of(*_no_weights(), n_names),
-        pairs,
-    )
+    if len(np.unique(owner * n_labels + label)) < len(owner):
+        _damaged(path, "an attribute has two weights for one label")
+    texts = (
+        _database(path, data, labels, n_labels, "labels"), _database(path, data, names, n_names, "attributes")
+    )  # fmt: skip
+    return StoredChain.of(*texts, (owner, label, states["w"].astype(np.float64)), pairs)
 
 
 def _features(path: Path, data: bytes, at: int, n_labels: int, n_names: int) -> Any:
@@ -149,14 +134,14 @@ def _database(path: Path, data: bytes, at: int, n: int, what: str) -> list[str]:
 
 def crfsuite_bytes(chain: StoredChain) -> bytes:
     """A chain as CRFsuite's model file."""
-    n_names, n_labels = len(chain.names), len(chain.labels)
-    before, after = np.nonzero(chain.pairs)
-    rows = np.zeros(len(chain.state.weight) + len(before), _FEATURE)
-    first = len(chain.state.weight)
+    n_names, n_labels, weights = len(chain.names), len(chain.labels), chain.weights
+    before, after = np.nonzero(weights.pairs)
+    first = len(weights.state)
+    rows = np.zeros(first + len(before), _FEATURE)
     rows["kind"][first:] = 1
-    rows["src"] = np.concatenate([chain.state.owner, before])
-    rows["dst"] = np.concatenate([chain.state.code, after])
-    rows["w"] = np.concatenate([chain.state.weight, chain.pairs[before, after]])
+    rows["src"] = np.concatenate([weights.features.owner, before])
+    rows["dst"] = np.concatenate([weights.features.label, after])
+    rows["w"] = np.concatenate([weights.state, weights.pairs[before, after]])
     ptr = first + np.searchsorted(before, np.arange(n_labels + 1))
     blob = bytearray(_HEADER.size)
     places = []
@@ -166,7 +151,7 @@ def crfsuite_bytes(chain: StoredChain) -> bytes:
         lambda at: _database_bytes(chain.names),
         # CRFsuite keeps two more labels here, which have no features
         lambda at: _references(b"LFRF", ptr, at, n_labels + 2),
-        lambda at: _references(b"AFRF", chain.state.ptr, at, n_names),
+        lambda at: _references(b"AFRF", weights.features.ptr, at, n_names),
     ):
         places.append(len(blob))
         blob += chunk(len(blob))
@@ -260,7 +245,7 @@ def read_wapiti(path: Any) -> StoredChain:
     number, weight = _numbered(path, data[at:])
     if len(number) != int(head[2]):
         _damaged(path, f"it has {len(number)} weights, but says {int(head[2])}")
-    return _from_flat(path, labels, names, template, number, weight, 1.0)
+    return _from_flat(path, labels, names, template, number, weight)
 
 
 def wapiti_bytes(chain: StoredChain) -> bytes:
@@ -269,8 +254,10 @@ def wapiti_bytes(chain: StoredChain) -> bytes:
     if template is None:
         raise PotentiaError("a Wapiti model has patterns, but this model was trained without a template.")
     constant = template.constant
-    if constant is not None and constant not in chain.names:
-        chain = chain.with_name(constant)
+    if constant is not None and constant not in chain.names:  # one more attribute, which has no weights
+        features, pair_features = (f._replace(ptr=np.append(f.ptr, f.ptr[-1])) for f in chain.weights[:2])
+        weights = chain.weights._replace(features=features, pair_features=pair_features)
+        chain = chain._replace(names=[*chain.names, constant], weights=weights)
     number, weight = _to_flat(chain)
     patterns = [pattern.source for pattern in template.patterns]
     last_column = max(template.n_columns - 1, 0)
@@ -361,7 +348,7 @@ def read_crfpp(path: Any) -> StoredChain:
     order = np.argsort(offsets, kind="stable")
     return _from_flat(
         path, labels, [names[k] for k in order], Template(blocks[2], "crf++"),
-        np.arange(len(weight)), weight * factor, 1.0,
+        np.arange(len(weight)), weight * factor,
     )  # fmt: skip
 
 
@@ -387,7 +374,7 @@ def _counts(names: Sequence[str], n: int) -> tuple[Ints, Ints]:
 
 
 def _from_flat(
-    path: Path, labels: list[str], names: list[str], template: Template, number: Ints, weight: Floats, factor: float
+    path: Path, labels: list[str], names: list[str], template: Template, number: Ints, weight: Floats
 ) -> StoredChain:
     """A chain whose weights lie observation by observation: those of labels, then those of pairs."""
     n = len(labels)
@@ -405,14 +392,8 @@ def _from_flat(
     of_all = ~of_state & (owner == (names.index(constant) if constant in names else -1))
     pairs.ravel()[code[of_all]] = weight[of_all]
     moved = ~of_state & ~of_all
-    return StoredChain(
-        labels,
-        names,
-        SparseWeights.of(owner[of_state], code[of_state], weight[of_state], len(names)),
-        SparseWeights.of(owner[moved], code[moved], weight[moved], len(names)),
-        pairs,
-        template,
-    )
+    state, pair_state = ((owner[chosen], code[chosen], weight[chosen]) for chosen in (of_state, moved))
+    return StoredChain.of(labels, names, state, pairs, pair_state, template)
 
 
 def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
@@ -420,18 +401,18 @@ def _to_flat(chain: StoredChain) -> tuple[Ints, Floats]:
     n, constant = len(chain.labels), chain.template.constant if chain.template else None
     of_labels, of_pairs = _counts(chain.names, n)
     begin = np.concatenate([[0], np.cumsum(of_labels + of_pairs)])
+    features, pair_features, state, pairs, _ = chain.weights
     number = [
-        begin[chain.state.owner] + chain.state.code,
-        (begin[:-1] + of_labels)[chain.pair_state.owner] + chain.pair_state.code,
-    ]
-    weight = [chain.state.weight, chain.pair_state.weight]
-    code = np.flatnonzero(chain.pairs)
+        begin[features.owner] + features.label, (begin[:-1] + of_labels)[pair_features.owner] + pair_features.label
+    ]  # fmt: skip
+    weight = [state]
+    code = np.flatnonzero(pairs)
     if len(code):
         if constant not in chain.names:
             raise PotentiaError("the model has weights of neighbouring labels, but its template has no line 'b'.")
         at = chain.names.index(constant)
         number.append(begin[at] + of_labels[at] + code)
-        weight.append(chain.pairs.ravel()[code])
+        weight.append(pairs.ravel()[code])
     joined = np.concatenate(number)
     order = np.argsort(joined)
     return joined[order], np.concatenate(weight)[order]
@@ -456,20 +437,6 @@ def _word(path: Path, data: bytes, at: int) -> int:
     if at + 4 > len(data):
         _damaged(path, "it ends too early")
     return int(struct.unpack_from("<I", data, at)[0])
-
-
-def _no_weights() -> tuple[Ints, Ints, Floats]:
-    """Owners, labels and weights of no entries."""
-    return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0)
-
-
-def _sparse(path: Path, owner: Ints, label: Ints, weight: Floats, n: int) -> SparseWeights:
-    """Weights by attribute; refuses two for one label."""
-    rows = SparseWeights.of(owner, label, weight, n)
-    twice = (np.diff(rows.owner) == 0) & (np.diff(rows.code) == 0)
-    if twice.any():
-        _damaged(path, "an attribute has two weights for one label")
-    return rows
 
 
 def _damaged(path: Path, why: str) -> NoReturn:

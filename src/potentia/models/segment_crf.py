@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from ..base.backend import releasing
-from ..base.params import Params
-from ..base.progress import Bar
-from ..base.resources import one_blas_thread, thread_count
-from ..base.saving import Registered, SavedFunction, build, decode, digest_of, encode, read_file, reading, write_file
-from ..base.schema import TEXT, Array, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
-from ..base.types import PotentiaError, check_choice, check_count, check_flag, check_number, check_type
-from ..features.attributes import AttributeIndex, PackedNames, check_sequences, pack_names
-from ..features.schemes import SCHEMES, Allowed
+from ..base.resources import thread_count
+from ..base.saving import SavedFunction
+from ..base.schema import TEXT, Array, Count, Items, Rule, Schema
+from ..base.types import PotentiaError, check_count, check_function, check_number
+from ..features.attributes import check_sequences
+from ..features.schemes import Allowed
 from ..kernels.attributes import TokenAttributes
-from ..learn.base import Callback, run, steps_made
+from ..learn.base import Callback
 from ..learn.chain import AttributeLabels, ChainWeights
-from ..learn.chain_data import OF_LABELS, ChainData, chain_sources, pruned
+from ..learn.chain_data import OF_LABELS, ChainData, chain_sources
 from ..learn.checkpoint import Checkpoint
 from ..learn.segments import (
     Segment,
@@ -37,9 +33,8 @@ from ..learn.segments import (
     tags_of_scheme,
     tags_of_segments,
 )
+from .attribute_model import ATTRIBUTES, AttributeModel, is_consistent
 
-#: Options that do not change what a fit computes.
-_FREE_OPTIONS = ("max_iterations", "threads")
 #: Most tokens of a segment; kernels take time and memory in proportion.
 _LONGEST = 10_000
 
@@ -52,7 +47,7 @@ class SegmentPath(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class SegmentCRF(Registered, Params):
+class SegmentCRF(AttributeModel):
     r"""A semi-Markov chain CRF: it labels segments of several tokens at once, with a weight for their length.
 
     The score of a segment is a sum of weights: of the attributes of its tokens, with additional weights for the first
@@ -87,23 +82,17 @@ class SegmentCRF(Registered, Params):
     features: Callable[[Sequence[Any], int, int], Any] | None = None
     threads: int | None = None
 
+    kind: ClassVar[str] = "SegmentCRF"
+    free_options: ClassVar[tuple[str, ...]] = ("max_iterations", "threads", "features")
     saved: ClassVar[Schema] = {
-        "params": Kind((dict,)),
+        **ATTRIBUTES,
         "labels": Items(TEXT, "N"),
         "outside": Count(most=1),
         "longest": Items(Count(least=1, most=_LONGEST), "L"),
         "rows": Count(most=_LONGEST),
-        "history": Items(Section({"iteration": Count(), "objective": Number(finite=False)})),
-        "columns": Named(Items(Count(), "two")),
-        "names": Array("u1", ("B",), low=0, below=256),
-        "name_ptr": Array("i8", ("A+1",), ends="B"),
-        "feature_ptr": Array("i8", ("A+1",), ends="K"),
         "feature_label": Array("u2", ("K",), low=0, below=2**16),
-        "state": Array("f8", ("K",)),
         "table": Array("f8", ("T", "L")),
         "dense": Array("f8", ("D", "R")),
-        "offsets": Named(Number(), optional=True),
-        "column_offsets": Array("f8", ("D",), optional=True),
         "layout": Rule(lambda found: _is_consistent(found), "of labels, lengths and features is inconsistent"),
     }
 
@@ -121,8 +110,6 @@ class SegmentCRF(Registered, Params):
     ) -> Self:
         """Train on sequences; see `ChainCRF.fit` for the options. A fit that fails leaves the model as it was."""
         self._check()
-        check_type("checkpoint", checkpoint, str, os.PathLike, Checkpoint, optional=True)
-        check_flag("progress", progress)
         check_sequences(X)
         held = [sequence if isinstance(sequence, list) else list(sequence) for sequence in X]
         tags = self._tags(y, [len(tokens) for tokens in held])
@@ -130,18 +117,11 @@ class SegmentCRF(Registered, Params):
         n_rows = int(labels.longest.max()) if self.features is not None else 0
         rows = (self._with_rows(tokens, n_rows) for tokens in held)
         known = [_with_row_tags(row, n_rows) for row in tags]
-        sources, resident = chain_sources(rows, known, sample_weight)
-        with Bar(True) if progress else nullcontext() as bar, one_blas_thread(), releasing():
-            data = ChainData(sources, resident, isinstance(checkpoint, str | os.PathLike))
-            if isinstance(checkpoint, str | os.PathLike):
-                options = {k: v for k, v in self.get_params().items() if k not in (*_FREE_OPTIONS, "features")}
-                checkpoint = Checkpoint(checkpoint, digest_of([repr(options), *data.digests]))
-            fit = self._begin(data, labels, n_rows)
-            state, self.converged_ = run(
-                fit, None, {}, callback=callback, checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics
-            )  # fmt: skip
-        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
-        self._set(labels, n_rows, [dict(row) for row in state.history])
+        self._train(
+            lambda marked: ChainData(*chain_sources(rows, known, sample_weight), marked),
+            lambda data: self._begin(data, labels, n_rows), callback, progress, checkpoint,
+        )  # fmt: skip
+        self._set(labels, n_rows)
         return self
 
     def _begin(self, data: ChainData, labels: SegmentLabels, n_rows: int) -> SegmentFit:
@@ -209,9 +189,8 @@ class SegmentCRF(Registered, Params):
                 rows.append(self.features(tokens, start, end) if end <= n else {})
         return [*tokens, *rows]
 
-    def _set(self, labels: SegmentLabels, n_rows: int, history: list[dict[str, Any]]) -> None:
+    def _set(self, labels: SegmentLabels, n_rows: int) -> None:
         self.labels_, self.max_lengths_ = list(labels.names), labels.longest.tolist()
-        self.history_, self.n_iter_ = history, steps_made(history)
         none = np.zeros(0, dtype=np.int64)
         layout = SegmentLayout.make(
             self.weights_.features, labels, (none, none, none), len(self.weights_.dense), n_rows
@@ -286,13 +265,10 @@ class SegmentCRF(Registered, Params):
     def state_features_(self) -> dict[tuple[str, str, str | None], float]:
         """Weights by attribute, part of the segment ("any", "first" or "last" token) and label."""
         self._check_fitted()
-        features, n = self.weights_.features, len(self.labels_)
-        count = np.diff(features.ptr).tolist()
-        names = [name for name, k in zip(self.index_.numbers, count, strict=True) for _ in range(k)]
-        roles = (divmod(k, n) for k in features.label.tolist())
-        parts = ("any", "first", "last")
-        weights = zip(names, roles, self.weights_.state.tolist(), strict=True)
-        return {(name, parts[role], self.labels_[y]): w for name, (role, y), w in weights}
+        n, parts = len(self.labels_), ("any", "first", "last")
+        roles = ((name, *divmod(k, n)) for name, k in self._named(self.weights_.features))
+        weights = zip(roles, self.weights_.state.tolist(), strict=True)
+        return {(name, parts[role], self.labels_[y]): w for (name, role, y), w in weights}
 
     @property
     def transition_features_(self) -> dict[tuple[str | None, str | None], float]:
@@ -314,75 +290,36 @@ class SegmentCRF(Registered, Params):
 
     # -- saving --------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file: JSON and arrays, no code."""
-        write_file(path, "SegmentCRF", *self.state())
-
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted model as JSON and arrays."""
-        self._check_fitted()
-        weights, index = self.weights_, self.index_
-        content = {
-            "params": {name: encode(value, name) for name, value in self.get_params().items()},
+        content, arrays = super().state()
+        own = {
             "labels": [label for label in self.labels_ if label is not None],
             "outside": int(None in self.labels_),
             "longest": self.max_lengths_,
             "rows": self._scores.layout.n_rows,
-            "history": self.history_,
-            "columns": {name: list(ends) for name, ends in index.columns.items()},
         }
-        arrays = pack_names(index.numbers) | {
-            "feature_ptr": weights.features.ptr, "feature_label": weights.features.label, "state": weights.state,
-            "table": weights.pairs, "dense": weights.dense,
-        }  # fmt: skip
-        if index.is_centred:
-            content["offsets"] = index.offsets
-        if index.column_offsets.size:
-            arrays["column_offsets"] = index.column_offsets
-        return content, arrays
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The model that `save` wrote; predictions are identical."""
-        with reading(path):
-            return cls.from_state(*read_file(path, "SegmentCRF"))
+        return content | own, arrays | {"table": self.weights_.pairs}
 
     @classmethod
     def from_state(cls, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> Self:
         """The model that `state` described."""
-        found = check(cls.saved, {**content, **arrays}, "SegmentCRF")
-        model: Self = build(cls, {name: decode(value) for name, value in found["params"].items()})
-        model._check()
-        columns = {name: tuple(ends) for name, ends in found["columns"].items()}
-        column_offsets = () if found["column_offsets"] is None else found["column_offsets"]
-        model.index_ = AttributeIndex(PackedNames(found), columns, found["offsets"], column_offsets)
+        model, found = cls._read(content, arrays)
         features = AttributeLabels(found["feature_ptr"], found["feature_label"])
         none = AttributeLabels.none(len(features.ptr) - 1)
         model.weights_ = ChainWeights(features, none, found["state"], found["table"], found["dense"])
         names = [*([None] * found["outside"]), *found["labels"]]
-        model._set(SegmentLabels(names, np.array(found["longest"])), found["rows"], found["history"])
+        model._set(SegmentLabels(names, np.array(found["longest"])), found["rows"])
         return model
 
     # -- checks --------------------------------------------------------------------------------------------
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "weights_")
-
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "weights_"):
-            raise PotentiaError("this SegmentCRF is not fitted: call fit first.")
-
     def _check(self) -> None:
-        for name in ("c1", "c2", "delta"):
-            check_number(name, getattr(self, name))
-        check_count("max_iterations", self.max_iterations)
+        """Refuse bad options."""
+        super()._check()
         if self.max_length is not None:
             check_count("max_length", self.max_length, 1)
-        if self.scheme is not None:
-            check_choice("scheme", self.scheme, SCHEMES, "None")
-        if self.features is not None and not callable(self.features):
-            raise PotentiaError(f"features must be a function, not a {type(self.features).__name__}.")
-        thread_count(self.threads)
+        check_function("features", self.features)
 
 
 def _with_row_tags(tags: list[str | None], n_rows: int) -> list[str | None]:
@@ -408,19 +345,12 @@ def _segments_of(tags: Sequence[str]) -> Iterator[Segment]:
 
 def _is_consistent(found: Mapping[str, Any]) -> bool:
     """Whether labels ascend within each attribute, and sizes are those of the labels and their lengths."""
-    n, label, ptr = len(found["longest"]), found["feature_label"].astype(np.int64), found["feature_ptr"]
-    first = np.zeros(len(label), dtype=bool)
-    first[ptr[:-1][ptr[:-1] < len(label)]] = True
-    ascending = bool(np.all((np.diff(label) > 0) | first[1:]))
-    ends = sorted(map(tuple, found["columns"].values()))
-    edges = [0, *(end for _, end in ends)]
-    joined = all(a == before and b > a for (a, b), before in zip(ends, edges, strict=False))
+    n, label = len(found["longest"]), found["feature_label"]
     sizes = (
         len(found["labels"]) + found["outside"] == n
-        and len(set(found["labels"])) == len(found["labels"]) > 0
+        and len(found["state"]) == len(label)
         and len(found["table"]) == n + max(found["longest"])
-        and found["dense"].shape == (edges[-1], 3 * n)
+        and found["dense"].shape[1] == 3 * n <= np.iinfo(np.uint16).max
         and found["rows"] in (0, max(found["longest"]))
-        and 3 * n <= np.iinfo(np.uint16).max
     )
-    return ascending and joined and sizes and (not len(label) or label.max() < 3 * n)
+    return is_consistent(found) and sizes and (not len(label) or label.max() < 3 * n)
