@@ -43,13 +43,13 @@ class ChainModel(AttributeModel):
     _n_seen: int = 0
 
     saved: ClassVar[Schema] = {
-        **ATTRIBUTES,
         "labels": Items(Either(TEXT, Kind((int,))), "L"),
+        "dense": Array("f8", ("D", "L")),
+        **ATTRIBUTES,
         "feature_label": Array("u2", ("K",), low=0, below="L"),
         "pair_feature_ptr": Array("i8", ("A+1",), ends="M"),
         "pair_feature_label": Array("u2", ("M",), low=0, below=MAX_PAIR_LABELS**2),
         "pairs": Array("f8", ("L", "L")),
-        "dense": Array("f8", ("D", "L")),
         "calibration": Section({"n_sequences": Count(), "n_spanned": Count()}, optional=True),
         "missed": Array("f8", (2, "thresholds"), low=0.0, optional=True),
         "layout": Rule(lambda found: _is_consistent(found), "of features and columns is inconsistent"),

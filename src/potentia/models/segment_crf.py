@@ -85,6 +85,7 @@ class SegmentCRF(AttributeModel):
     kind: ClassVar[str] = "SegmentCRF"
     free_options: ClassVar[tuple[str, ...]] = ("max_iterations", "threads", "features")
     saved: ClassVar[Schema] = {
+        "dense": Array("f8", ("D", "R")),
         **ATTRIBUTES,
         "labels": Items(TEXT, "N"),
         "outside": Count(most=1),
@@ -92,7 +93,6 @@ class SegmentCRF(AttributeModel):
         "rows": Count(most=_LONGEST),
         "feature_label": Array("u2", ("K",), low=0, below=2**16),
         "table": Array("f8", ("T", "L")),
-        "dense": Array("f8", ("D", "R")),
         "layout": Rule(lambda found: _is_consistent(found), "of labels, lengths and features is inconsistent"),
     }
 
