@@ -43,6 +43,7 @@ _FEATURE_OPTIONS: dict[str, tuple[Any, str]] = {
 _C1: dict[str, tuple[Any, str]] = {"c1": (0.0, "Coefficient of the L1 penalty.")}
 _C2: dict[str, tuple[Any, str]] = {"c2": (1.0, "Coefficient of the L2 penalty.")}
 _STOP = "The training stops when the objective falls by at most this share in `period` iterations."
+_CALIBRATION = [("eta", 0.1), ("rate", 2.0), ("samples", 1000.0), ("candidates", 10), ("max_trials", 20)]
 #: The options of each algorithm: default and help.
 _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
     "lbfgs": _FEATURE_OPTIONS | _C1 | _C2 | {
@@ -63,12 +64,7 @@ _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
         "max_iterations": (1000, "The largest number of passes over the data."),
         "period": (10, "Passes over which the fall of the objective is judged."),
         "delta": (1e-6, _STOP),
-        "calibration.eta": (0.1, "No effect: steps need no calibration."),
-        "calibration.rate": (2.0, "No effect: steps need no calibration."),
-        "calibration.samples": (1000.0, "No effect: steps need no calibration."),
-        "calibration.candidates": (10, "No effect: steps need no calibration."),
-        "calibration.max_trials": (20, "No effect: steps need no calibration."),
-    },
+    } | {f"calibration.{name}": (value, "No effect: steps need no calibration.") for name, value in _CALIBRATION},
 }  # fmt: skip
 _LINE_SEARCHES = ("MoreThuente", "Backtracking", "StrongBacktracking")
 
@@ -158,17 +154,16 @@ class Trainer:
     """
 
     algorithm: str
-    verbose: bool
-    _event: str | None
     _X: list[Any]
     _y: list[list[str]]
     _groups: list[int]
+    verbose: bool = False
+    _event: str | None = None
     logparser: TrainingLog | None = None
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """With its options, whether or not a subclass calls `__init__`."""
         trainer = super().__new__(cls)
-        trainer.verbose, trainer._event = False, None
         trainer.clear()
         trainer.select("lbfgs")
         return trainer
@@ -370,32 +365,14 @@ class Trainer:
         """Training began."""
         print(log, end="")
 
+    on_featgen_end = on_prepared = on_prepare_error = on_optimization_end = on_end = on_start
+
     def on_featgen_progress(self, log: str, percent: int) -> None:
         """Features are being numbered."""
         print(log, end="")
 
-    def on_featgen_end(self, log: str) -> None:
-        """Features are numbered."""
-        print(log, end="")
-
-    def on_prepared(self, log: str) -> None:
-        """Iterations begin."""
-        print(log, end="")
-
-    def on_prepare_error(self, log: str) -> None:
-        """There is nothing to train on."""
-        print(log, end="")
-
     def on_iteration(self, log: str, info: dict[str, Any]) -> None:
         """An iteration is over."""
-        print(log, end="")
-
-    def on_optimization_end(self, log: str) -> None:
-        """Training is over."""
-        print(log, end="")
-
-    def on_end(self, log: str) -> None:
-        """The model is written."""
         print(log, end="")
 
 

@@ -189,6 +189,30 @@ class ChainLayout:
         value = tokens.value[:left] if tokens.value.size else tokens.value
         return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[:left], value)
 
+    def prepared(self, state: Mapping[str, Any], tokens: TokenAttributes) -> tuple[dict[str, Any], Floats]:
+        """What the likelihood of a part needs besides its tokens, and what is observed."""
+        ptr, labels = tokens.sequence_ptr, state["labels"]
+        known = per_sequence(labels >= 0, ptr)
+        told = known.copy()
+        if state["choices"] is not None:
+            np.add.at(told, np.searchsorted(ptr, state["choices"].token, side="right") - 1, 1)
+        # without any label a sequence says nothing
+        weight = np.where(told > 0, state["weight"], 0.0)
+        partly = np.where(known < np.diff(ptr), weight, 0.0)
+        work = int(ptr[-1]) * self.n_labels**2 + len(tokens.attribute)
+        most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // self.size))
+        own = {
+            **{name: state[name] for name in ("labels", "allowed", "choices", "costs")},
+            "weight": weight,
+            "partial": partly,
+            "shards": cut_shards(ptr, max(1, min(most, work // _SHARD_WORK))),
+        }
+        return own, _observed(tokens, state["dense"], labels, weight - partly, self)
+
+    def tables(self, state: Mapping[str, Any], vector: Floats) -> Any:
+        """The scores that a vector of all weights makes."""
+        return ChainTables.of(self, vector, state["allowed"])
+
 
 class ChainWeights(NamedTuple):
     """Learned weights: `state` of each of `features` and then `pair_features`, `pairs` (L, L), `dense` (D, L)."""
@@ -228,6 +252,44 @@ class ChainTables(NamedTuple):
             return self.dense_scores(rows)
         scores = self.dense_scores(rows) if rows.size else np.zeros(n * self.layout.kernel.width)
         return _forbid(scores, self.layout.kernel.width, choices, first)
+
+    def partition(self, state: Mapping[str, Any], shard: tuple[int, int]) -> tuple[float, Floats]:
+        """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
+        (first, last), layout, tokens = shard, self.layout, TokenAttributes.of(state)
+        n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
+        d_flat, d_transitions, d_dense = layout.split(gradient)
+        d_psi, d_pair, d_padded = np.zeros(n * width), np.zeros(n * width), np.zeros((layout.n_dense, width))
+        ptr, value, passes = tokens.sequence_ptr, 0.0, [(_NO_LABELS, state["weight"], None, state["costs"])]
+        if state["partial"][first:last].any():
+            passes.append((state["labels"], -state["partial"], state["choices"], None))
+        for labels, weight, choices, costs in passes:
+            log_z = np.zeros(len(weight))
+            for a, b, rows in batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
+                rows = rows.astype(np.float64)
+                scores = self.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
+                if costs is not None:  # of wrong labels, so that they must score less by as much
+                    right = state["labels"][ptr[a] : ptr[b]]
+                    wrong = (right[:, None] != np.arange(n)) & (right >= 0)[:, None]
+                    if not scores.size:
+                        scores = np.zeros(len(right) * width)
+                    scores.reshape(-1, width)[:, :n] += np.where(wrong, costs[right][:, None], 0.0)
+                kernels.sum_up(
+                    tokens, layout.kernel, self.flat, self.lanes, labels, weight, a, b, scores, d_flat, d_psi, d_pair,
+                    log_z,
+                )  # fmt: skip
+                refuse_infeasible(log_z[a:b], state["first"] + a)
+                if rows.size:
+                    d_padded += rows.T @ scores.reshape(len(rows), -1)
+            value += float(weight[first:last] @ log_z[first:last])
+        d_transitions[...] = (self.lanes.psi * d_psi + d_pair).reshape(n, width)[:, :n]
+        d_dense[...] = d_padded[:, :n]
+        return value, gradient
+
+
+def per_sequence(chosen: Any, ptr: Ints) -> Ints:
+    """How many tokens of each sequence are chosen."""
+    counts: Ints = np.diff(np.concatenate([[0], np.cumsum(chosen)])[ptr])
+    return counts
 
 
 def cut_shards(sequence_ptr: Ints, n: int) -> list[tuple[int, int]]:
@@ -271,75 +333,23 @@ def _forbid(scores: Floats, width: int, choices: Choices | None, first: int) -> 
 
 def lay_out(_: Any, state: Mapping[str, Any], layout: ChainLayout) -> tuple[Any, tuple[Floats, Floats]]:
     """Put a part's tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
-    tokens, labels = TokenAttributes.of(state), state["labels"]
+    tokens = TokenAttributes.of(state)
     value = tokens.value.copy() if tokens.value.size else tokens.value
     tokens = layout.renumbered(tokens._replace(attribute=tokens.attribute.copy(), value=value))
-    ptr = tokens.sequence_ptr
-    known = np.diff(np.concatenate([[0], np.cumsum(labels >= 0)])[ptr])
-    told = known.copy()
-    if state["choices"] is not None:
-        np.add.at(told, np.searchsorted(ptr, state["choices"].token, side="right") - 1, 1)
-    # without any label a sequence says nothing
-    weight = np.where(told > 0, state["weight"], 0.0)
-    partial_weight = np.where(known < np.diff(ptr), weight, 0.0)
-    work = int(ptr[-1]) * layout.n_labels**2 + len(tokens.attribute)
-    most = max(2, min(_MAX_SHARDS, _MAX_ENTRIES // layout.size))
-    new = {
-        **{name: state[name] for name in ("dense", "labels", "first", "allowed", "choices", "costs")},
-        **tokens._asdict(),
-        "weight": weight,
-        "partial": partial_weight,
-        "layout": layout,
-        "shards": cut_shards(ptr, max(1, min(most, work // _SHARD_WORK))),
-    }
-    observed = _observed(tokens, state["dense"], labels, weight - partial_weight, layout)
-    return new, (observed, curvature_of(tokens, state["dense"], weight, layout))
+    own, observed = layout.prepared(state, tokens)
+    new = {"dense": state["dense"], "first": state["first"], "layout": layout, **tokens._asdict(), **own}
+    return new, (observed, curvature_of(tokens, state["dense"], new["weight"], layout))
 
 
 def log_partition(
     _: Any, state: Mapping[str, Any], vector: Floats, threads: int | None
 ) -> tuple[Any, tuple[float, Floats]]:
     """The sum of log Z of a part's sequences, given what is known of partly labelled ones, and its gradient."""
-    tables = ChainTables.of(state["layout"], vector, state["allowed"])
-    value, gradient = 0.0, np.zeros(len(vector))
-    shards = iterate_items(partial(_shard_partition, state, tables), state["shards"], thread_count(threads))
-    for of_shard, slope in shards:
+    tables, value, gradient = state["layout"].tables(state, vector), 0.0, np.zeros(len(vector))
+    for of_shard, slope in iterate_items(partial(tables.partition, state), state["shards"], thread_count(threads)):
         value += of_shard
         gradient += slope
     return state, (value, gradient)
-
-
-def _shard_partition(state: Mapping[str, Any], tables: ChainTables, shard: tuple[int, int]) -> tuple[float, Floats]:
-    """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
-    (first, last), layout, tokens = shard, tables.layout, TokenAttributes.of(state)
-    n, width, gradient = layout.n_labels, layout.kernel.width, np.zeros(layout.size)
-    d_flat, d_transitions, d_dense = layout.split(gradient)
-    d_psi, d_pair, d_padded = np.zeros(n * width), np.zeros(n * width), np.zeros((layout.n_dense, width))
-    ptr, value, passes = tokens.sequence_ptr, 0.0, [(_NO_LABELS, state["weight"], None, state["costs"])]
-    if state["partial"][first:last].any():
-        passes.append((state["labels"], -state["partial"], state["choices"], None))
-    for labels, weight, choices, costs in passes:
-        log_z = np.zeros(len(weight))
-        for a, b, rows in batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
-            rows = rows.astype(np.float64)
-            scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
-            if costs is not None:  # of wrong labels, so that they must score less by as much
-                right = state["labels"][ptr[a] : ptr[b]]
-                wrong = (right[:, None] != np.arange(n)) & (right >= 0)[:, None]
-                if not scores.size:
-                    scores = np.zeros(len(right) * width)
-                scores.reshape(-1, width)[:, :n] += np.where(wrong, costs[right][:, None], 0.0)
-            kernels.sum_up(
-                tokens, layout.kernel, tables.flat, tables.lanes, labels, weight, a, b, scores, d_flat, d_psi, d_pair,
-                log_z,
-            )  # fmt: skip
-            refuse_infeasible(log_z[a:b], state["first"] + a)
-            if rows.size:
-                d_padded += rows.T @ scores.reshape(len(rows), -1)
-        value += float(weight[first:last] @ log_z[first:last])
-    d_transitions[...] = (tables.lanes.psi * d_psi + d_pair).reshape(n, width)[:, :n]
-    d_dense[...] = d_padded[:, :n]
-    return value, gradient
 
 
 def batches_of(_: Any, state: Mapping[str, Any]) -> tuple[Any, list[tuple[int, int, int]]]:
@@ -353,7 +363,7 @@ def batches_of(_: Any, state: Mapping[str, Any]) -> tuple[Any, list[tuple[int, i
 def batch_gradient(_: Any, state: Mapping[str, Any], vector: Floats, first: int, last: int) -> tuple[Any, Floats]:
     """The gradient of -log p of sequences first .. last - 1, by all weights."""
     layout, tokens = state["layout"], TokenAttributes.of(state)
-    gradient = _shard_partition(state, ChainTables.of(layout, vector, state["allowed"]), (first, last))[1]
+    gradient = layout.tables(state, vector).partition(state, (first, last))[1]
     weight = np.zeros(len(state["weight"]))
     weight[first:last] = (state["weight"] - state["partial"])[first:last]
     gradient -= _observed(tokens, state["dense"], state["labels"], weight, layout)

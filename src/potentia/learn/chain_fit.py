@@ -59,8 +59,6 @@ class ChainFit(Learner):
     """
 
     limit_name: ClassVar[str] = "max_iterations"
-    #: What is done to a part; see `lay_out` and `log_partition`.
-    functions: ClassVar[tuple[Any, Any]] = (lay_out, log_partition)
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class ChainFit(Learner):
         free: Bools = self.layout.join(frozen is None or ~frozen, transitions, True, np.bool_)
         #: Entries of the vector that are no weights, which stay zero, or frozen.
         self.padding: Ints = np.flatnonzero(~free)
-        self.states, (observed, curvature) = parts.total(self.functions[0], states, self.layout)
+        self.states, (observed, curvature) = parts.total(lay_out, states, self.layout)
         self.observed: Floats = np.where(free, observed, 0.0)
         p = 1.0 / self.layout.n_labels
         diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
@@ -100,7 +98,7 @@ class ChainFit(Learner):
     def objective(self, point: Floats) -> tuple[float, Floats]:
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
         vector = point * self.scale
-        _, (log_z, d_log_z) = self.parts.total(self.functions[1], self.states, vector, self.threads)
+        _, (log_z, d_log_z) = self.parts.total(log_partition, self.states, vector, self.threads)
         gradient = 2.0 * self.c2 * vector
         gradient -= self.observed
         gradient += d_log_z

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from ..base.resources import iterate_items, map_items, thread_count
+from ..base.resources import map_items
 from ..base.types import Bools, Floats, Ints, PotentiaError
 from ..features.schemes import spans
 from ..kernels import segments as kernels
 from ..kernels.attributes import TokenAttributes
-from .chain import AttributeLabels, ChainLayout, batches, curvature_of, cut_shards, refuse_infeasible
-from .chain_fit import ChainFit
+from .chain import AttributeLabels, ChainLayout, batches, cut_shards, per_sequence, refuse_infeasible
 
 _NONE = np.zeros(0)
 _NO_TABLE = np.zeros((0, 0))
@@ -174,6 +172,31 @@ class SegmentLayout(ChainLayout):
         base = ChainLayout.of(features, none, _ROLES * labels.n, n_dense, labels.allowed.shape)
         return cls(**vars(base), labels=labels, tags=tags, n_rows=n_rows)
 
+    def token_counts(self, sequence_ptr: Ints) -> Ints:
+        """Tokens of each sequence, without the rows of its segments."""
+        return np.diff(sequence_ptr) // (1 + self.n_rows)
+
+    def prepared(self, state: Mapping[str, Any], tokens: TokenAttributes) -> tuple[dict[str, Any], Floats]:
+        """What the likelihood of a part needs besides its tokens, and what is observed."""
+        ptr, labels = tokens.sequence_ptr, state["labels"]
+        n = self.token_counts(ptr)
+        ends = np.arange(len(labels)) - np.repeat(ptr[:-1], np.diff(ptr)) < np.repeat(n, np.diff(ptr))
+        known = np.where(ends, labels, -1).astype(np.int32)
+        certain = known >= 0
+        certain[certain] = self.tags[2][known[certain]] >= 0
+        weight = np.where(per_sequence(known >= 0, ptr) > 0, state["weight"], 0.0)
+        partly = np.where(per_sequence(certain, ptr) < n, weight, 0.0)
+        most = max(1, len(known) * self.labels.n * len(self.labels.allowed) // 2_000_000)
+        own = {"known": known, "weight": weight, "partial": partly, "shards": cut_shards(ptr, min(most, 16))}
+        # where all tags are known there is one segmentation, so that its marginals do not depend on the weights
+        scores, observed = SegmentScores.of(self, np.zeros(self.size)), np.zeros(self.size)
+        scores.sum_up({**state, **tokens._asdict()}, known, weight - partly, (0, len(weight)), observed)
+        return own, observed
+
+    def tables(self, state: Mapping[str, Any], vector: Floats) -> Any:
+        """The scores that a vector of all weights makes."""
+        return SegmentScores.of(self, vector)
+
 
 class SegmentScores(NamedTuple):
     """Weights as the kernels want them."""
@@ -198,88 +221,51 @@ class SegmentScores(NamedTuple):
         """Scores of dense rows, flat; empty without dense columns."""
         return (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else _NONE
 
+    def partition(self, state: Mapping[str, Any], shard: tuple[int, int]) -> tuple[float, Floats]:
+        """Value and gradient of sequences first .. last - 1: log Z, less that given what is known."""
+        gradient = np.zeros(self.layout.size)
+        value = self.sum_up(state, _NO_TAGS, state["weight"], shard, gradient)
+        if state["partial"][slice(*shard)].any():
+            value += self.sum_up(state, state["known"], -state["partial"], shard, gradient)
+        return value, gradient
 
-def token_counts(sequence_ptr: Ints, n_rows: int) -> Ints:
-    """Tokens of each sequence, without the rows of its segments."""
-    return np.diff(sequence_ptr) // (1 + n_rows)
+    def sum_up(
+        self, state: Mapping[str, Any], known: Any, weight: Floats, shard: tuple[int, int], gradient: Floats
+    ) -> float:
+        """The weighted sum of log Z of some sequences, whose gradient is added to `gradient`."""
+        layout, tokens, log_z = self.layout, TokenAttributes.of(state), np.zeros(len(weight))
+        d_flat, d_table, d_dense = layout.split(gradient)
+        n = layout.labels.n
+        for a, b, rows in batches(tokens.sequence_ptr, state["dense"], *shard):
+            rows = rows.astype(np.float64)
+            d_rows = self.dense_scores(rows)
+            kernels.sum_up(
+                tokens, layout.kernel, self.flat, self.tables, known, weight, a, b, d_rows, d_flat, d_table[n:],
+                d_table[:n], log_z, _NO_MARGINALS,
+            )  # fmt: skip
+            _refuse(log_z[a:b], state["first"] + a)
+            if rows.size:
+                d_dense += (rows.T @ d_rows.reshape(len(rows), -1))[:, : layout.n_labels]
+        return float(weight[slice(*shard)] @ log_z[slice(*shard)])
 
+    def of_sequences(
+        self, tokens: TokenAttributes, dense: Any, first: int = 0, with_marginals: bool = False
+    ) -> Iterator[tuple[TokenAttributes, int, Floats, float, Floats]]:
+        """Each sequence, its number of tokens, dense scores, log Z and marginals (n, D, L).
 
-def lay_out(_: Any, state: Mapping[str, Any], layout: SegmentLayout) -> tuple[Any, tuple[Floats, Floats]]:
-    """Put a part's tokens into the layout; what is observed, and the curvature, as vectors of all weights."""
-    tokens, labels = TokenAttributes.of(state), state["labels"]
-    value = tokens.value.copy() if tokens.value.size else tokens.value
-    tokens = layout.renumbered(tokens._replace(attribute=tokens.attribute.copy(), value=value))
-    ptr = tokens.sequence_ptr
-    n = token_counts(ptr, layout.n_rows)
-    ends = np.arange(len(labels)) - np.repeat(ptr[:-1], np.diff(ptr)) < np.repeat(n, np.diff(ptr))
-    known = np.where(ends, labels, -1).astype(np.int32)
-    certain = known >= 0
-    certain[certain] = layout.tags[2][known[certain]] >= 0
-    any_known, whole = (_per_sequence(values, ptr) for values in (known >= 0, certain))
-    weight = np.where(any_known > 0, state["weight"], 0.0)
-    partly = np.where(whole < n, weight, 0.0)
-    most = max(1, len(known) * layout.labels.n * len(layout.labels.allowed) // 2_000_000)
-    new = {
-        **{name: state[name] for name in ("dense", "first")},
-        **tokens._asdict(),
-        "known": known,
-        "weight": weight,
-        "partial": partly,
-        "layout": layout,
-        "shards": cut_shards(ptr, min(most, 16)),
-    }
-    # where all tags are known there is one segmentation, so that its marginals do not depend on the weights
-    scores, observed = SegmentScores.of(layout, np.zeros(layout.size)), np.zeros(layout.size)
-    _sum_up(new, scores, known, weight - partly, 0, len(weight), observed)
-    return new, (observed, curvature_of(tokens, state["dense"], weight, layout))
-
-
-def _per_sequence(values: Any, ptr: Ints) -> Ints:
-    """Counts of what is true, by sequence."""
-    counts: Ints = np.diff(np.concatenate([[0], np.cumsum(values)])[ptr])
-    return counts
-
-
-def log_partition(
-    _: Any, state: Mapping[str, Any], vector: Floats, threads: int | None
-) -> tuple[Any, tuple[float, Floats]]:
-    """The sum of log Z of a part's sequences, given what is known of partly labelled ones, and its gradient."""
-    scores = SegmentScores.of(state["layout"], vector)
-    value, gradient = 0.0, np.zeros(len(vector))
-    for of_shard, slope in iterate_items(partial(_shard, state, scores), state["shards"], thread_count(threads)):
-        value += of_shard
-        gradient += slope
-    return state, (value, gradient)
-
-
-def _shard(state: Mapping[str, Any], scores: SegmentScores, shard: tuple[int, int]) -> tuple[float, Floats]:
-    """Value and gradient of sequences first .. last - 1."""
-    first, last = shard
-    gradient = np.zeros(scores.layout.size)
-    value = _sum_up(state, scores, _NO_TAGS, state["weight"], first, last, gradient)
-    if state["partial"][first:last].any():
-        value += _sum_up(state, scores, state["known"], -state["partial"], first, last, gradient)
-    return value, gradient
-
-
-def _sum_up(
-    state: Mapping[str, Any], scores: SegmentScores, known: Any, weight: Floats, first: int, last: int, gradient: Floats
-) -> float:
-    """The weighted sum of log Z of some sequences, whose gradient is added to `gradient`."""
-    layout, tokens, log_z = scores.layout, TokenAttributes.of(state), np.zeros(len(weight))
-    d_flat, d_table, d_dense = layout.split(gradient)
-    n = layout.labels.n
-    for a, b, rows in batches(tokens.sequence_ptr, state["dense"], first, last):
-        rows = rows.astype(np.float64)
-        d_rows = scores.dense_scores(rows)
-        kernels.sum_up(
-            tokens, layout.kernel, scores.flat, scores.tables, known, weight, a, b, d_rows, d_flat, d_table[n:],
-            d_table[:n], log_z, _NO_MARGINALS,
-        )  # fmt: skip
-        _refuse(log_z[a:b], state["first"] + a)
-        if rows.size:
-            d_dense += (rows.T @ d_rows.reshape(len(rows), -1))[:, : layout.n_labels]
-    return float(weight[first:last] @ log_z[first:last])
+        Messages number the sequences from `first` on.
+        """
+        for number, (begin, end) in enumerate(pairwise(tokens.sequence_ptr.tolist()), first):
+            rows = self.dense_scores(dense[begin:end]) if dense.size else _NONE
+            n, log_z = (end - begin) // (1 + self.layout.n_rows), np.zeros(1)
+            p = np.zeros((n, *self.tables.length.shape)) if with_marginals else _NO_MARGINALS
+            own = tokens._replace(sequence_ptr=np.array([begin, end]))
+            kernels.sum_up(
+                own, self.layout.kernel, self.flat, self.tables, _NO_TAGS, np.ones(1), 0, 1, rows.copy(), _NONE,
+                _NO_TABLE, _NO_TABLE, log_z, p,
+            )  # fmt: skip
+            _refuse(log_z, number)
+            yield own, n, rows, float(log_z[0]), p
 
 
 def _refuse(score: Floats, first: int) -> None:
@@ -288,12 +274,6 @@ def _refuse(score: Floats, first: int) -> None:
         number = first + int(np.argmin(score))
         raise PotentiaError(f"sequence {number} cannot be cut into segments of the lengths that the labels may have.")
     refuse_infeasible(score, first)
-
-
-class SegmentFit(ChainFit):
-    """`ChainFit` with the likelihood of segments."""
-
-    functions: ClassVar[tuple[Any, Any]] = (lay_out, log_partition)
 
 
 # -- predicting ----------------------------------------------------------------------------------------------------
@@ -323,7 +303,7 @@ def best_segments(
 
     map_items(piece, cut_shards(ptr, 1 + len(tags) // _PIECE_TOKENS), threads)
     _refuse(score, first)
-    n = token_counts(ptr, scores.layout.n_rows).tolist()
+    n = scores.layout.token_counts(ptr).tolist()
     return [
         _listed(tags[a : a + size], begins[a : a + size], scores.layout.labels)
         for a, size in zip(ptr.tolist(), n, strict=False)
@@ -339,41 +319,16 @@ def _listed(tags: Any, begins: Any, labels: SegmentLabels) -> list[Segment]:
     return found
 
 
-def segment_marginals(scores: SegmentScores, tokens: TokenAttributes, dense: Any, first: int = 0) -> Iterable[Floats]:
-    """Of each sequence the probabilities of segments, (n, D, L) by first token, length - 1 and label."""
-    layout, ptr = scores.layout, tokens.sequence_ptr
-    n = token_counts(ptr, layout.n_rows).tolist()
-    shape, weight, log_z = scores.tables.length.shape, np.ones(len(n)), np.zeros(len(n))
-    for k, size in enumerate(n):
-        p = np.zeros((size, *shape))
-        rows = scores.dense_scores(dense[ptr[k] : ptr[k + 1]]) if dense.size else _NONE
-        kernels.sum_up(
-            tokens, layout.kernel, scores.flat, scores.tables, _NO_TAGS, weight, k, k + 1, rows, _NONE, _NO_TABLE,
-            _NO_TABLE, log_z, p,
-        )  # fmt: skip
-        _refuse(log_z[k : k + 1], first + k)
-        yield p
-
-
 def k_best_segments(
     scores: SegmentScores, tokens: TokenAttributes, dense: Any, k: int
-) -> Iterable[list[tuple[list[Segment], float]]]:
-    """The k most likely segmentations of each sequence with their log-probabilities, best first."""
-    layout, ptr = scores.layout, tokens.sequence_ptr
-    log_z, weight = np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1)
-    for number, n in enumerate(token_counts(ptr, layout.n_rows).tolist()):
+) -> Iterator[tuple[int, list[tuple[list[Segment], float]]]]:
+    """Of each sequence the number of tokens, and the k most likely segmentations with their log-probabilities."""
+    layout = scores.layout
+    for own, n, rows, log_z, _ in scores.of_sequences(tokens, dense):
         if n == 0:
-            yield [([], 0.0)]
+            yield 0, [([], 0.0)]
             continue
-        rows = scores.dense_scores(dense[ptr[number] : ptr[number + 1]]) if dense.size else _NONE
-        kernels.sum_up(
-            tokens, layout.kernel, scores.flat, scores.tables, _NO_TAGS, weight, number, number + 1, rows.copy(), _NONE,
-            _NO_TABLE, _NO_TABLE, log_z, _NO_MARGINALS,
-        )  # fmt: skip
         tags, begins, score = np.zeros((k, n), dtype=np.int64), np.zeros((k, n), dtype=bool), np.zeros(k)
-        kernels.k_best_labels(tokens, layout.kernel, scores.flat, scores.tables, number, rows, tags, begins, score)
-        _refuse(score[:1], number)
-        yield [
-            (_listed(tags[r], begins[r], layout.labels), float(score[r] - log_z[number]))
-            for r in np.flatnonzero(score > -np.inf).tolist()
-        ]
+        kernels.k_best_labels(own, layout.kernel, scores.flat, scores.tables, 0, rows, tags, begins, score)
+        ranks = np.flatnonzero(score > -np.inf).tolist()
+        yield n, [(_listed(tags[r], begins[r], layout.labels), float(score[r] - log_z)) for r in ranks]

@@ -26,7 +26,15 @@ from ..features.attributes import AttributeIndex, Label, check_lengths
 from ..features.parts import Parts
 from ..features.template import Template
 from ..learn.base import Callback, State
-from ..learn.chain import MAX_PAIR_LABELS, AttributeLabels, ChainTables, ChainWeights, best_labels, scheme_constraints
+from ..learn.chain import (
+    MAX_PAIR_LABELS,
+    AttributeLabels,
+    ChainTables,
+    ChainWeights,
+    best_labels,
+    per_sequence,
+    scheme_constraints,
+)
 from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, Renumbering, chain_sources
 from ..learn.chain_fit import ChainFit, Solver
 from ..learn.checkpoint import Checkpoint
@@ -256,7 +264,7 @@ class ChainCRF(ChainPredictor):
 
         def errors(state: State) -> dict[str, float]:
             wrong = (labels_of(state) != truth) & (truth != -1)
-            of_sequence = np.diff(np.concatenate([[0], np.cumsum(wrong)])[ptr]) > 0
+            of_sequence = per_sequence(wrong, ptr) > 0
             return {
                 "validation_error": float(wrong.sum() / max(1, np.count_nonzero(truth != -1))),
                 "validation_sequence_error": float(of_sequence.mean()) if len(of_sequence) else 0.0,

@@ -19,17 +19,16 @@ from ..kernels.attributes import TokenAttributes
 from ..learn.base import Callback
 from ..learn.chain import AttributeLabels, ChainWeights
 from ..learn.chain_data import OF_LABELS, ChainData, chain_sources
+from ..learn.chain_fit import ChainFit
 from ..learn.checkpoint import Checkpoint
 from ..learn.segments import (
     Segment,
-    SegmentFit,
     SegmentLabels,
     SegmentLayout,
     SegmentScores,
     best_segments,
     k_best_segments,
     scheme_tags,
-    segment_marginals,
     tags_of_scheme,
     tags_of_segments,
 )
@@ -124,7 +123,7 @@ class SegmentCRF(AttributeModel):
         self._set(labels, n_rows)
         return self
 
-    def _begin(self, data: ChainData, labels: SegmentLabels, n_rows: int) -> SegmentFit:
+    def _begin(self, data: ChainData, labels: SegmentLabels, n_rows: int) -> ChainFit:
         """The fit before its first step."""
         n = len(data.classes)
         everything = Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
@@ -132,7 +131,7 @@ class SegmentCRF(AttributeModel):
         states, of_tags, none, _ = data.number(everything, None, scope, 0.0)
         features = labels.features(of_tags, data.classes)
         layout = SegmentLayout.make(features, labels, labels.tags(data.classes), data.n_dense, n_rows)
-        return SegmentFit(
+        return ChainFit(
             data.parts, states, features, none, labels.free, data.n_dense, c1=self.c1, c2=self.c2, delta=self.delta,
             max_iterations=self.max_iterations, threads=self.threads, layout=layout,
         )  # fmt: skip
@@ -204,14 +203,15 @@ class SegmentCRF(AttributeModel):
         """The most likely segments of each sequence, or its tags if there is a scheme."""
         tokens, dense = self._encoded(X)
         found = best_segments(self._scores, tokens, dense, thread_count(self.threads))
-        return [self._shown(segments, n) for segments, n in zip(found, self._sizes(tokens), strict=True)]
+        n_tokens = self._scores.layout.token_counts(tokens.sequence_ptr).tolist()
+        return [self._shown(segments, n) for segments, n in zip(found, n_tokens, strict=True)]
 
     def predict_marginals(self, X: Iterable[Iterable[Any]], least: float = 1e-3) -> list[dict[Segment, float]]:
         """The probability of every segment of each sequence that has at least probability `least`."""
         check_number("least", least)
         tokens, dense = self._encoded(X)
         found = []
-        for p in segment_marginals(self._scores, tokens, dense):
+        for *_, p in self._scores.of_sequences(tokens, dense, with_marginals=True):
             places = np.argwhere(p >= max(least, 1e-300)).tolist()
             names = ((t, d, self.labels_[k], float(p[t, d, k])) for t, d, k in places)
             found.append({Segment(t, t + d + 1, name): q for t, d, name, q in names if name is not None})
@@ -221,10 +221,9 @@ class SegmentCRF(AttributeModel):
         """The k most likely segmentations of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
         tokens, dense = self._encoded(X)
-        found = k_best_segments(self._scores, tokens, dense, k)
         return [
             [SegmentPath(self._shown(segments, n), log_p) for segments, log_p in paths]
-            for paths, n in zip(found, self._sizes(tokens), strict=True)
+            for n, paths in k_best_segments(self._scores, tokens, dense, k)
         ]
 
     def score(self, X: Iterable[Iterable[Any]], y: Sequence[Any]) -> float:
@@ -249,11 +248,6 @@ class SegmentCRF(AttributeModel):
         given: Iterator[Any] = (self._with_rows(list(tokens), layout.n_rows) for tokens in X)
         tokens, dense = self.index_.encode(given)
         return layout.renumbered(tokens), dense
-
-    def _sizes(self, tokens: TokenAttributes) -> list[int]:
-        """Tokens of each sequence."""
-        sizes: list[int] = (np.diff(tokens.sequence_ptr) // (1 + self._scores.layout.n_rows)).tolist()
-        return sizes
 
     def _shown(self, segments: list[Segment], n: int) -> list[Any]:
         """Segments as they are, or as tags."""

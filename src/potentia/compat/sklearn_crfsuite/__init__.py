@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -24,16 +24,16 @@ from . import metrics
 
 __all__ = ["CRF", "metrics"]
 
-#: The name that each argument of the constructor has in a trainer.
-_OPTIONS = {
-    "min_freq": "feature.minfreq", "all_possible_states": "feature.possible_states",
-    "all_possible_transitions": "feature.possible_transitions", "c1": "c1", "c2": "c2",
-    "max_iterations": "max_iterations", "num_memories": "num_memories", "epsilon": "epsilon", "period": "period",
-    "delta": "delta", "linesearch": "linesearch", "max_linesearch": "max_linesearch",
-    "calibration_eta": "calibration.eta", "calibration_rate": "calibration.rate",
-    "calibration_samples": "calibration.samples", "calibration_candidates": "calibration.candidates",
-    "calibration_max_trials": "calibration.max_trials",
+#: The arguments of the constructor with other names than the options of a trainer.
+_NAMES = {
+    "feature.minfreq": "min_freq", "feature.possible_states": "all_possible_states",
+    "feature.possible_transitions": "all_possible_transitions",
 }  # fmt: skip
+
+
+def _of_chain(value: Callable[[ChainCRF], Any], doc: str) -> Any:
+    """A property that is None before training."""
+    return property(lambda crf: None if crf._known() is None else value(crf._known()), doc=doc)
 
 
 class ModelFile:
@@ -52,7 +52,7 @@ class ModelFile:
             folder = tempfile.mkdtemp(prefix="potentia-")
             weakref.finalize(crf, shutil.rmtree, folder, ignore_errors=True)
             crf._temporary = os.path.join(folder, "model.crfsuite")
-            write_bytes(crf._temporary, crf._bytes())
+            write_bytes(crf._temporary, _model_bytes(crf._fitted()))
         return crf._temporary
 
 
@@ -118,10 +118,9 @@ class CRF(BaseEstimator):
             raise PotentiaError("give both X_dev and y_dev, or neither.")
         kind = self.trainer_cls or pycrfsuite.Trainer
         trainer = kind(self.algorithm or "lbfgs", verbose=self.verbose)
-        known = trainer.params()
-        for name, option in _OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None and option in known:
+        for option in trainer.params():
+            value = getattr(self, _NAMES.get(option, option.replace(".", "_")))
+            if value is not None:
                 trainer.set(option, value)
         for group, (items, labels) in enumerate(((X, y), ((), ()) if X_dev is None else (X_dev, y_dev))):
             for xseq, yseq in zip(items, labels, strict=True):
@@ -130,7 +129,7 @@ class CRF(BaseEstimator):
         self._chain, _ = trainer.train_chain(holdout, self.stop_window or 0, self.stop_epsilon)
         self.training_log_, self._temporary = trainer.logparser, None
         if self.model_filename is not None:
-            write_bytes(self.model_filename, self._bytes())
+            write_bytes(self.model_filename, _model_bytes(self._fitted()))
         return self
 
     def predict(self, X: Sequence[Any]) -> Any:
@@ -163,40 +162,12 @@ class CRF(BaseEstimator):
         tagger.use(chain, self.size_ or 0)
         return tagger
 
-    @property
-    def classes_(self) -> list[str] | None:
-        """The labels."""
-        chain = self._known()
-        return None if chain is None else [str(label) for label in chain.classes_]
-
-    @property
-    def size_(self) -> int | None:
-        """Bytes of the model's file."""
-        return None if self._known() is None else len(self._bytes())
-
-    @property
-    def attributes_(self) -> list[str] | None:
-        """The names of attributes with weights."""
-        chain = self._known()
-        return None if chain is None else list(chain.index_.numbers)
-
-    @property
-    def num_attributes_(self) -> int | None:
-        """How many there are."""
-        names = self.attributes_
-        return None if names is None else len(names)
-
-    @property
-    def state_features_(self) -> dict[tuple[str, Any], float] | None:
-        """Weights by attribute and label."""
-        chain = self._known()
-        return None if chain is None else chain.state_features_
-
-    @property
-    def transition_features_(self) -> dict[tuple[Any, Any], float] | None:
-        """Weights by label and next label."""
-        chain = self._known()
-        return None if chain is None else chain.transition_features_
+    classes_ = _of_chain(lambda chain: [str(label) for label in chain.classes_], "The labels.")
+    size_ = _of_chain(lambda chain: len(_model_bytes(chain)), "Bytes of the model's file.")
+    attributes_ = _of_chain(lambda chain: list(chain.index_.numbers), "The names of attributes with weights.")
+    num_attributes_ = _of_chain(lambda chain: len(chain.index_.numbers), "How many there are.")
+    state_features_ = _of_chain(lambda chain: chain.state_features_, "Weights by attribute and label.")
+    transition_features_ = _of_chain(lambda chain: chain.transition_features_, "Weights by label and next label.")
 
     def _known(self) -> ChainCRF | None:
         if self._chain is None and self.model_filename is not None:
@@ -209,14 +180,16 @@ class CRF(BaseEstimator):
             raise PotentiaError("this CRF is not fitted: call fit first, or give model_filename.")
         return chain
 
-    def _bytes(self) -> bytes:
-        return crfsuite_bytes(self._fitted().stored("CRFsuite"))
-
     def __sklearn_is_fitted__(self) -> bool:
         return self._chain is not None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_temporary": None}
+
+
+def _model_bytes(chain: ChainCRF) -> bytes:
+    """The content of a model's file."""
+    return crfsuite_bytes(chain.stored("CRFsuite"))
 
 
 def _items(xseq: Any) -> Any:
