@@ -278,8 +278,7 @@ def train(
     own, held = split(run, spans, [facts.sentences for facts in span_facts])
     chosen = span_facts if run.validation is None else map_anywhere(look, own)
     check_labels(source, chosen)
-    known = find_scheme(chosen) if scheme is None else None if scheme == "none" else scheme
-    hint = scheme_note(chosen) if scheme is None and known is None else None
+    known, hint = find_scheme(chosen) if scheme is None else (None if scheme == "none" else scheme, None)
     for message in [*doubtful(span_facts), *([] if hint is None else [hint])]:
         run.say(message)
     model = ChainCRF(c1, c2, _ITERATIONS if iterations is None else iterations, delta=_DELTA, scheme=known)
@@ -441,15 +440,10 @@ def split(run: Run, spans: Sequence[TokenSpan], counts: Sequence[int]) -> tuple[
     return own, [item for item in held if len(item[1])]
 
 
-def find_scheme(span_facts: Sequence[SpanFacts]) -> str | None:
-    """The first scheme that allows all labels; None if there is none or no label is a span's."""
-    if all(facts.labels.keys() <= {"O"} for facts in span_facts):
-        return None
-    return next((name for name in SCHEMES if all(facts.breaks.get(name) == 0 for facts in span_facts)), None)
-
-
-def scheme_note(span_facts: Sequence[SpanFacts]) -> str | None:
-    """What to tell the user if most sentences keep to a scheme and a few break it; None otherwise."""
+def find_scheme(span_facts: Sequence[SpanFacts]) -> tuple[str | None, str | None]:
+    """The first scheme that allows all labels, None without spans; and what to tell the user if a few sentences break
+    the one that most keep to.
+    """
     total = sum(facts.sentences for facts in span_facts)
     counts = {
         name: sum(facts.breaks[name] for facts in span_facts)
@@ -457,9 +451,12 @@ def scheme_note(span_facts: Sequence[SpanFacts]) -> str | None:
         if all(name in facts.breaks for facts in span_facts)
     }
     name = min(counts, key=counts.__getitem__, default=None)
-    if name is None or not 0 < counts[name] <= _ALMOST * total:
-        return None
-    return (
+    spans = any(facts.labels.keys() - {"O"} for facts in span_facts)
+    if name is None or not spans or counts[name] > _ALMOST * total:
+        return None, None
+    if not counts[name]:
+        return name, None
+    return None, (
         f"labels look like {name}, but {counts[name]} of {total} sentences break it (such as "
         f"{_BROKEN[name]}), so impossible sequences of labels may be predicted; correct these sentences "
         "to exclude them, or give --scheme none."

@@ -484,8 +484,7 @@ class Tagger:
         if not 0 <= pos < len(X[0]):
             raise PotentiaError(f"the position {pos} is outside a sequence of {len(X[0])} items.")
         if self._marginals is None:
-            tables, tokens, dense = self._opened_model()._encoded(Sequences(X))
-            self._marginals = marginals(tables, tokens, dense, 1)[0]
+            self._marginals = marginals(self._opened_model()._encoded(Sequences(X)), 1)[0]
         return float(self._marginals[pos, number])
 
     def info(self) -> ParsedDump:

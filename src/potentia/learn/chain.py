@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -242,16 +242,23 @@ class ChainTables(NamedTuple):
         pairs = np.where(allowed.transitions, pairs, -np.inf)
         return cls(layout, flat, make_lanes(pairs, allowed.start, allowed.end), padded, allowed)
 
-    def dense_scores(self, rows: Any) -> Floats:
-        """Scores of dense rows (tokens, D), flat rows of P; empty without dense columns."""
-        return (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else _NONE
+    def starting_scores(
+        self, rows: Any, n: int, choices: Choices | None = None, first: int = 0, full: bool = False
+    ) -> Floats:
+        """Scores of dense rows of n tokens from `first` on, flat rows of P, -inf for labels that are not allowed.
 
-    def starting_scores(self, rows: Any, n: int, choices: Choices | None, first: int) -> Floats:
-        """As `dense_scores` of n tokens from `first` on, -inf for labels that are not allowed; empty for none."""
-        if choices is None:
-            return self.dense_scores(rows)
-        scores = self.dense_scores(rows) if rows.size else np.zeros(n * self.layout.kernel.width)
-        return _forbid(scores, self.layout.kernel.width, choices, first)
+        Empty where all of them are zero, unless `full`.
+        """
+        width = self.layout.kernel.width
+        if not (rows.size or full or choices is not None):
+            return _NONE
+        scores = (rows.astype(np.float64, copy=False) @ self.dense).ravel() if rows.size else np.zeros(n * width)
+        if choices is not None:
+            chosen = slice(*np.searchsorted(choices.token, [first, first + n]))
+            allowed = choices.allowed[chosen]
+            own = scores.reshape(-1, width)
+            own[choices.token[chosen] - first, : allowed.shape[1]] += np.where(allowed, 0.0, -np.inf)
+        return scores
 
     def partition(self, state: Mapping[str, Any], shard: tuple[int, int]) -> tuple[float, Floats]:
         """Value and gradient of sequences first .. last - 1: log Z, less that given the known labels."""
@@ -266,12 +273,10 @@ class ChainTables(NamedTuple):
             log_z = np.zeros(len(weight))
             for a, b, rows in batches(ptr, state["dense"], first, last, choices is not None or costs is not None):
                 rows = rows.astype(np.float64)
-                scores = self.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
+                scores = self.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]), costs is not None)
                 if costs is not None:  # of wrong labels, so that they must score less by as much
                     right = state["labels"][ptr[a] : ptr[b]]
                     wrong = (right[:, None] != np.arange(n)) & (right >= 0)[:, None]
-                    if not scores.size:
-                        scores = np.zeros(len(right) * width)
                     scores.reshape(-1, width)[:, :n] += np.where(wrong, costs[right][:, None], 0.0)
                 kernels.sum_up(
                     tokens, layout.kernel, self.flat, self.lanes, labels, weight, a, b, scores, d_flat, d_psi, d_pair,
@@ -312,16 +317,6 @@ def batches(sequence_ptr: Ints, dense: Any, first: int, last: int, bounded: bool
             ranges.append((first, b, dense[sequence_ptr[first] : sequence_ptr[b]]))
             first = b
     return ranges
-
-
-def _forbid(scores: Floats, width: int, choices: Choices | None, first: int) -> Floats:
-    """Scores (flat rows of `width`) of tokens from `first` on, with -inf for labels that are not allowed."""
-    if choices is not None:
-        rows = scores.reshape(-1, width)
-        chosen = slice(*np.searchsorted(choices.token, [first, first + len(rows)]))
-        allowed = choices.allowed[chosen]
-        rows[choices.token[chosen] - first, : allowed.shape[1]] += np.where(allowed, 0.0, -np.inf)
-    return scores
 
 
 # -- the likelihood of a part's sequences --------------------------------------------------------------------
@@ -413,83 +408,84 @@ def refuse_infeasible(score: Floats, first: int = 0) -> None:
 # -- predicting ----------------------------------------------------------------------------------------------
 
 
-def best_labels(
-    tables: ChainTables,
-    tokens: TokenAttributes,
-    dense: Any,
-    threads: int,
-    first: int = 0,
-    choices: Choices | None = None,
-) -> Any:
-    """The most likely labels of all tokens [Viterbi]; messages number the sequences from `first` on."""
-    ptr = tokens.sequence_ptr
+class EncodedSequences(NamedTuple):
+    """Sequences as the tables number them, and labels that are possible; messages number them from `first` on."""
+
+    tables: ChainTables
+    tokens: TokenAttributes
+    dense: Any
+    first: int = 0
+    choices: Choices | None = None
+
+    def in_pieces(self, function: Callable[[int, int, Floats], None], threads: int, full: bool = False) -> None:
+        """Call function(first, last, scores to start from) for ranges of sequences, on some threads."""
+        ptr, choices = self.tokens.sequence_ptr, self.choices
+
+        def piece(ends: tuple[int, int]) -> None:
+            for a, b, rows in batches(ptr, self.dense, *ends, choices is not None):
+                n, begin = int(ptr[b] - ptr[a]), int(ptr[a])
+                function(a, b, self.tables.starting_scores(rows, n, choices, begin, full))
+
+        map_items(piece, cut_shards(ptr, 1 + int(ptr[-1]) // _PIECE_TOKENS), threads)
+
+
+def best_labels(given: EncodedSequences, threads: int) -> Any:
+    """The most likely labels of all tokens [Viterbi]."""
+    tables, tokens, ptr = given.tables, given.tokens, given.tokens.sequence_ptr
     labels, score = np.zeros(int(ptr[-1]), dtype=np.int32), np.zeros(len(ptr) - 1)
 
-    def piece(ends: tuple[int, int]) -> None:
-        """Labels of a range of sequences, batch by batch."""
-        for a, b, rows in batches(ptr, dense, *ends, choices is not None):
-            scores = tables.starting_scores(rows, int(ptr[b] - ptr[a]), choices, int(ptr[a]))
-            kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
+    def piece(a: int, b: int, scores: Floats) -> None:
+        kernels.best_labels(tokens, tables.layout.kernel, tables.flat, tables.lanes, a, b, scores, labels, score)
 
-    map_items(piece, cut_shards(ptr, 1 + len(labels) // _PIECE_TOKENS), threads)
-    refuse_infeasible(score, first)
+    given.in_pieces(piece, threads)
+    refuse_infeasible(score, given.first)
     return labels
 
 
-def marginals(
-    tables: ChainTables,
-    tokens: TokenAttributes,
-    dense: Any,
-    threads: int,
-    first: int = 0,
-    choices: Choices | None = None,
-    feasible: bool = True,
-) -> tuple[Floats, Floats]:
-    """Probabilities of all labels (tokens, L) and log Z of each sequence, given `choices`.
+def marginals(given: EncodedSequences, threads: int, feasible: bool = True) -> tuple[Floats, Floats]:
+    """Probabilities of all labels (tokens, L) and log Z of each sequence.
 
     Sequences without a labelling are refused, or log Z is -inf if they need not be `feasible`.
     """
-    ptr, layout = tokens.sequence_ptr, tables.layout
-    mu, log_z, weight = (np.zeros((int(ptr[-1]), layout.n_labels)), np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1))
+    tables, tokens, ptr = given.tables, given.tokens, given.tokens.sequence_ptr
+    n_labels, log_z, weight = tables.layout.n_labels, np.zeros(len(ptr) - 1), np.ones(len(ptr) - 1)
+    mu = np.zeros((int(ptr[-1]), n_labels))
 
-    def piece(ends: tuple[int, int]) -> None:
-        """Marginals of a range of sequences, batch by batch."""
-        for a, b, rows in batches(ptr, dense, *ends):
-            n = int(ptr[b] - ptr[a])
-            scores = tables.dense_scores(rows) if rows.size else np.zeros(n * layout.kernel.width)
-            _forbid(scores, layout.kernel.width, choices, int(ptr[a]))
-            kernels.sum_up(
-                tokens, layout.kernel, tables.flat, tables.lanes, _NO_LABELS, weight, a, b, scores, _NONE, _NONE, _NONE,
-                log_z,
-            )  # fmt: skip
-            if feasible:
-                refuse_infeasible(log_z[a:b], first + a)
-            mu[ptr[a] : ptr[b]] = scores.reshape(n, -1)[:, : layout.n_labels]
+    def piece(a: int, b: int, scores: Floats) -> None:
+        kernels.sum_up(
+            tokens, tables.layout.kernel, tables.flat, tables.lanes, _NO_LABELS, weight, a, b, scores, _NONE, _NONE,
+            _NONE, log_z,
+        )  # fmt: skip
+        if feasible:
+            refuse_infeasible(log_z[a:b], given.first + a)
+        mu[ptr[a] : ptr[b]] = scores.reshape(-1, tables.layout.kernel.width)[:, :n_labels]
 
-    map_items(piece, cut_shards(ptr, 1 + len(mu) // _PIECE_TOKENS), threads)
+    given.in_pieces(piece, threads, full=True)
     return mu, log_z
 
 
-def k_best_labels(
-    tables: ChainTables, tokens: TokenAttributes, dense: Any, k: int, threads: int
-) -> list[list[tuple[list[int], float]]]:
+def k_best_labels(given: EncodedSequences, k: int, threads: int) -> list[list[tuple[list[int], float]]]:
     """The k most likely labellings of each sequence with their log-probabilities, best first."""
-    log_z, kernel = marginals(tables, tokens, dense, threads)[1], tables.layout.kernel
+    tables, tokens, log_z = given.tables, given.tokens, marginals(given, threads)[1]
     answers: list[list[tuple[list[int], float]]] = []
     for number, (begin, end) in enumerate(pairwise(tokens.sequence_ptr.tolist())):
         if begin == end:
             answers.append([([], 0.0)])
             continue
-        u = np.zeros((end - begin, kernel.width))
-        if dense.size:
-            u += tables.dense_scores(dense[begin:end]).reshape(u.shape)
-        kernels.score_tokens(tokens, kernel, tables.flat, begin, end, u.ravel())
         labels, score = np.empty((k, end - begin), dtype=np.int64), np.empty(k)
         pair, stride = pair_scores(tables, tokens, begin, end)
-        sequences.k_best_states(tables.lanes, pair, stride, u[:, : tables.layout.n_labels], labels, score)
+        sequences.k_best_states(tables.lanes, pair, stride, token_scores(given, begin, end), labels, score)
         log_p = (score - log_z[number]).tolist()
         answers.append([(y.tolist(), p) for y, p in zip(labels, log_p, strict=True) if p > -np.inf])
     return answers
+
+
+def token_scores(given: EncodedSequences, begin: int, end: int) -> Floats:
+    """Scores of all labels of some tokens, (tokens, L)."""
+    tables, n = given.tables, end - begin
+    scores = tables.starting_scores(given.dense[begin:end], n, full=True)
+    kernels.score_tokens(given.tokens, tables.layout.kernel, tables.flat, begin, end, scores)
+    return scores.reshape(n, -1)[:, : tables.layout.n_labels]
 
 
 def pair_scores(tables: ChainTables, tokens: TokenAttributes, begin: int, end: int) -> tuple[Floats, int]:

@@ -144,11 +144,15 @@ def _without_zeros(tokens: TokenAttributes) -> tuple[TokenAttributes, Ints]:
     if not zero.size:
         return tokens, np.zeros((2, 0), dtype=np.int64)
     silent = np.stack([tokens.attribute[zero], np.searchsorted(tokens.item_ptr, zero, side="right") - 1])
-    left = tokens.value != 0.0
+    tokens = _only(tokens, tokens.value != 0.0)
+    return tokens if np.any(tokens.value != 1.0) else tokens._replace(value=tokens.value[:0]), silent
+
+
+def _only(tokens: TokenAttributes, left: Any) -> TokenAttributes:
+    """Tokens with some of their items."""
     item_ptr = np.concatenate([[0], np.cumsum(left)])[tokens.item_ptr]
-    value = tokens.value[left]
-    value = value if np.any(value != 1.0) else value[:0]
-    return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value), silent
+    value = tokens.value[left] if tokens.value.size else tokens.value
+    return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value)
 
 
 def part_names(_: ChainPart, state: PartState) -> tuple[PartState, list[str]]:
@@ -182,25 +186,33 @@ def part_counts(_: ChainPart, state: PartState) -> tuple[PartState, dict[Label, 
     return state, dict(zip(state["values"], counts.tolist(), strict=True))
 
 
-def number_part(
-    _: ChainPart,
-    state: PartState,
-    numbers: Any,
-    classes: Sequence[Label],
-    columns: Columns,
-    allowed: Allowed,
-    scheme: str | None,
-    scope: Any,
-    counted: bool,
-    offsets: Offsets | None,
-    costs: Floats | None,
-) -> tuple[PartState, Floats]:
+class Numbering(NamedTuple):
+    """How all parts of a data set are numbered.
+
+    Attributes:
+        classes, columns: its labels, and columns of dense features.
+        allowed, scheme: what may follow what, for the messages by this scheme.
+        scope: of its attributes, `OF_LABELS`, `OF_PAIRS`, both or neither: which features are to be found.
+        counted: whether the values of features are summed up.
+        offsets: of numbers far from zero. costs: see `ChainData.number`.
+    """
+
+    classes: Sequence[Label]
+    columns: Columns
+    allowed: Allowed
+    scheme: str | None
+    scope: Any
+    counted: bool
+    offsets: Offsets | None
+    costs: Floats | None
+
+
+def number_part(_: ChainPart, state: PartState, numbers: Any, given: Numbering) -> tuple[PartState, Floats]:
     """Number attributes, labels and columns as the data set does; how often each label follows each (L, L).
 
-    numbers: of the part's attributes. allowed: by the scheme. scope: of the data set's attributes, `OF_LABELS`,
-    `OF_PAIRS`, both or neither: which features are to be found. counted: sum up their values. offsets: of numbers
-    far from zero. costs: see `ChainData.number`.
+    numbers: of the part's attributes.
     """
+    classes, columns, allowed, scheme, scope, counted, offsets, costs = given
     labels = encode_labels([[*state["values"], None]], classes)[state["labels"]]
     choices = None
     if "token" in state:
@@ -284,10 +296,7 @@ def _features(
     """
     wanted = scope[numbers] != 0
     if not wanted.all():
-        left = wanted[tokens.attribute]
-        item_ptr = np.concatenate([[0], np.cumsum(left)])[tokens.item_ptr]
-        value = tokens.value[left] if tokens.value.size else tokens.value
-        tokens = TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value)
+        tokens = _only(tokens, wanted[tokens.attribute])
         silent = silent[:, wanted[silent[0]]]
     ptr, seen, count = kernels.count_labels(tokens, labels, len(numbers), n_labels)
     label = np.empty(int(count.sum()), dtype=np.uint16)
@@ -442,8 +451,8 @@ class ChainData:
         sum to. costs: of each label, what other labels score more in training where it is right.
         """
         offsets = self.index.centring() if self.index.is_centred else None
-        options = self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets, costs
-        states, pairs = self.parts.map(number_part, self.states, *options, own=self._numbers)
+        given = Numbering(self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets, costs)
+        states, pairs = self.parts.map(number_part, self.states, given, own=self._numbers)
         self.states, self._numbers = None, []
         n_attributes, n = len(self.index.numbers), len(self.classes)
 

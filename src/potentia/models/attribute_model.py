@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +25,7 @@ from ..base.types import (
     check_function,
     check_number,
     check_type,
-)
+)  # fmt: skip
 from ..features.attributes import AttributeIndex, PackedNames, pack_names
 from ..features.schemes import SCHEMES
 from ..learn.base import Callback, State, run, steps_made
@@ -47,8 +48,21 @@ ATTRIBUTES: Schema = {
 }
 
 
-class AttributeModel(Registered, Params):
-    """A model with weights of attributes, which minimises c1 |w|_1 + c2 |w|^2 - log-likelihood.
+@dataclass(eq=False, repr=False)
+class Penalised(Registered, Params):
+    """Options of fits that minimise c1 |w|_1 + c2 |w|^2 - log-likelihood; see `ChainCRF`."""
+
+    c1: float = 0.0
+    c2: float = 1.0
+    max_iterations: int = 100
+    _: KW_ONLY
+    delta: float = 1e-5
+    scheme: str | None = None
+    threads: int | None = None
+
+
+class AttributeModel(Penalised):
+    """A model with weights of attributes.
 
     Attributes:
         weights_, index_: of attributes by number, and the numbers by name.
@@ -61,12 +75,6 @@ class AttributeModel(Registered, Params):
     #: Options that do not change what a fit computes.
     free_options: ClassVar[tuple[str, ...]] = ("max_iterations", "threads")
 
-    c1: float
-    c2: float
-    max_iterations: int
-    delta: float
-    scheme: str | None
-    threads: int | None
     weights_: ChainWeights
     index_: AttributeIndex
     history_: list[dict[str, Any]]

@@ -31,10 +31,11 @@ from ..learn.chain import (
     AttributeLabels,
     ChainTables,
     ChainWeights,
+    EncodedSequences,
     best_labels,
     per_sequence,
     scheme_constraints,
-)
+)  # fmt: skip
 from ..learn.chain_data import OF_LABELS, OF_PAIRS, ChainData, Renumbering, chain_sources
 from ..learn.chain_fit import ChainFit, Solver
 from ..learn.checkpoint import Checkpoint
@@ -88,17 +89,11 @@ class ChainCRF(ChainPredictor):
     Otherwise the penalty would hide how it varies. CRFsuite does not centre; other attributes are as in CRFsuite.
     """
 
-    c1: float = 0.0
-    c2: float = 1.0
-    max_iterations: int = 100
     _: KW_ONLY
     min_freq: float = 0.0
     all_possible_states: bool = False
     all_possible_transitions: bool = False
-    delta: float = 1e-5
-    scheme: str | None = None
     decode: Literal["map", "mpm"] = "map"
-    threads: int | None = None
     template: Template | None = None
     pair_attributes: Sequence[str] = ()
     class_weight: Mapping[Label, float] | str | None = None
@@ -280,7 +275,7 @@ class ChainCRF(ChainPredictor):
 
         def labels_of(state: State) -> Any:
             tables = ChainTables.of(fit.layout, fit.vector(state), allowed)
-            return best_labels(tables, tokens, dense, thread_count(self.threads))
+            return best_labels(EncodedSequences(tables, tokens, dense), thread_count(self.threads))
 
         return labels_of, tokens.sequence_ptr
 

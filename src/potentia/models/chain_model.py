@@ -14,8 +14,15 @@ from ..conformal import THRESHOLDS
 from ..features.attributes import MAX_LABELS, AttributeIndex, Label
 from ..features.parts import Sequences
 from ..features.template import Template
-from ..kernels.attributes import TokenAttributes
-from ..learn.chain import MAX_PAIR_LABELS, AttributeLabels, ChainLayout, ChainTables, ChainWeights, scheme_constraints
+from ..learn.chain import (
+    MAX_PAIR_LABELS,
+    AttributeLabels,
+    ChainLayout,
+    ChainTables,
+    ChainWeights,
+    EncodedSequences,
+    scheme_constraints,
+)  # fmt: skip
 from .attribute_model import ATTRIBUTES, AttributeModel, ascends, is_consistent
 from .chain_files import StoredChain, crfsuite_bytes, read_crfpp, read_crfsuite, read_wapiti, wapiti_bytes, write_bytes
 
@@ -92,8 +99,8 @@ class ChainModel(AttributeModel):
         pairs, names = self.weights_.pairs, self.classes_
         return {(names[a], names[b]): float(pairs[a, b]) for a, b in np.argwhere(pairs).tolist()}
 
-    def _encoded(self, given: Sequences) -> tuple[ChainTables, TokenAttributes, Any]:
-        """The weights as tables, and the sequences' attributes, numbered as these are, and dense columns."""
+    def _encoded(self, given: Sequences) -> EncodedSequences:
+        """The weights as tables, and the sequences numbered as these are."""
         tokens, dense = self.index_.encode(given.X, given.first)
         if self.__dict__.get("_tables_scheme", ()) != (rules := (self.scheme, *map(tuple, self.constraints))):
             w = self.weights_
@@ -103,7 +110,7 @@ class ChainModel(AttributeModel):
                 layout, vector, scheme_constraints(self.classes_, self.scheme, self.constraints)
             )
             self._tables_scheme = rules
-        return self._tables, self._tables.layout.renumbered(tokens), dense
+        return EncodedSequences(self._tables, self._tables.layout.renumbered(tokens), dense, given.first)
 
     # -- saving --------------------------------------------------------------------------------------------
 

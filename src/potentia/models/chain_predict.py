@@ -17,7 +17,7 @@ from ..features.parts import Parts, Sequences, Source
 from ..features.schemes import spans
 from ..kernels.attributes import TokenAttributes
 from ..learn.backends.connection import current, iterate_anywhere
-from ..learn.chain import best_labels, k_best_labels, likeliest_labels, marginals
+from ..learn.chain import EncodedSequences, best_labels, k_best_labels, likeliest_labels, marginals
 from ..learn.chain_data import HeldSequences, cut_lengths
 from .chain_model import ChainCalibration, ChainModel
 from .chain_spans import Posterior, SpanProbability, SpanTable, posteriors
@@ -65,14 +65,18 @@ class ChainPredictor(ChainModel):
 
     def _predict(self, given: Sequences) -> list[list[Any]]:
         """Labels of sequences, by `decode`."""
-        tables, tokens, dense = self._encoded(given)
-        threads, names, choices = thread_count(self.threads), self.classes_, self._choices(given.y, tokens)
+        encoded, threads = self._with_choices(given), thread_count(self.threads)
         if self.decode == "mpm":
-            mu, _ = marginals(tables, tokens, dense, threads, given.first, choices)
-            numbers = likeliest_labels(tokens.sequence_ptr, mu, tables.allowed)
+            mu, ptr = marginals(encoded, threads)[0], encoded.tokens.sequence_ptr
+            numbers = likeliest_labels(ptr, mu, encoded.tables.allowed)
         else:
-            numbers = best_labels(tables, tokens, dense, threads, given.first, choices)
-        return _split([names[k] for k in numbers.tolist()], tokens)
+            numbers = best_labels(encoded, threads)
+        return _split([self.classes_[k] for k in numbers.tolist()], encoded.tokens)
+
+    def _with_choices(self, given: Sequences) -> EncodedSequences:
+        """Sequences whose y says which labels are possible."""
+        encoded = self._encoded(given)
+        return encoded._replace(choices=self._choices(given.y, encoded.tokens))
 
     def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
         """The labels of one sequence."""
@@ -86,10 +90,9 @@ class ChainPredictor(ChainModel):
 
     def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
         """Marginals of every token as {label: probability}."""
-        tables, tokens, dense = self._encoded(given)
-        choices = self._choices(given.y, tokens)
-        rows = marginals(tables, tokens, dense, thread_count(self.threads), given.first, choices)[0].tolist()
-        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], tokens)
+        encoded = self._with_choices(given)
+        rows = marginals(encoded, thread_count(self.threads))[0].tolist()
+        return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], encoded.tokens)
 
     def predict_marginals_single(self, xseq: Iterable[Token]) -> list[dict[Any, float]]:
         """The probability of every label of every token of one sequence."""
@@ -103,13 +106,10 @@ class ChainPredictor(ChainModel):
         y may have None for any label and sets of labels, over which it sums; -inf where y is not possible.
         """
         self._check_fitted()
-        given = Sequences(X, allowed)
-        tables, tokens, dense = self._encoded(given)
-        threads, within = thread_count(self.threads), self._choices(allowed, tokens)
-        wanted = self._choices(y, tokens, "y")
-        whole = marginals(tables, tokens, dense, threads, 0, within)[1]
-        joint = _both(wanted, within)
-        part = marginals(tables, tokens, dense, threads, 0, joint, feasible=False)[1]
+        encoded, threads = self._with_choices(Sequences(X, allowed)), thread_count(self.threads)
+        joint = _both(self._choices(y, encoded.tokens, "y"), encoded.choices)
+        whole = marginals(encoded, threads)[1]
+        part = marginals(encoded._replace(choices=joint), threads, feasible=False)[1]
         return (part - whole).tolist()
 
     def predict_pairs(self, X: Iterable[Iterable[Token]]) -> list[Floats]:
@@ -147,7 +147,7 @@ class ChainPredictor(ChainModel):
 
     def _posteriors(self, X: Iterable[Iterable[Token]]) -> Iterable[Posterior]:
         self._check_fitted()
-        return posteriors(*self._encoded(Sequences(X)))
+        return posteriors(self._encoded(Sequences(X)))
 
     # -- sets with a stated coverage -------------------------------------------------------------------------
 
@@ -218,17 +218,15 @@ class ChainPredictor(ChainModel):
             return None
         check_lengths(y, np.diff(tokens.sequence_ptr).tolist())
         known = set(self.classes_)
-        flat: list[Any] = []
-        for number, row in enumerate(y):
-            for label in row:
-                if label is not None and not isinstance(label, set | frozenset | tuple | list) and label not in known:
-                    raise PotentiaError(f"{name}[{number}] has the label {label!r:.40}, which the model does not have.")
-            flat.append(
-                [
-                    label if label is None or isinstance(label, set | frozenset | list | tuple) else (label,)
-                    for label in row
-                ]
-            )
+
+        def choice(number: int, label: Any) -> Any:
+            if label is None or isinstance(label, set | frozenset | tuple | list):
+                return label
+            if label not in known:
+                raise PotentiaError(f"{name}[{number}] has the label {label!r:.40}, which the model does not have.")
+            return (label,)
+
+        flat = [[choice(number, label) for label in row] for number, row in enumerate(y)]
         return encode_choices(flat, self.classes_, name=name)[1]
 
     def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
@@ -237,7 +235,7 @@ class ChainPredictor(ChainModel):
         self._check_fitted()
         return [
             [LabelPath([self.classes_[y] for y in path], log_p) for path, log_p in paths]
-            for paths in k_best_labels(*self._encoded(Sequences(X)), k, thread_count(self.threads))
+            for paths in k_best_labels(self._encoded(Sequences(X)), k, thread_count(self.threads))
         ]
 
     def score(self, X: Iterable[Iterable[Token]] | Parts, y: Sequence[Sequence[Label | None]] | None = None) -> float:

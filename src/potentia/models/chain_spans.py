@@ -15,9 +15,7 @@ import numpy as np
 
 from ..base.types import Bools, Floats, Ints
 from ..features.schemes import span_rules
-from ..kernels import attributes as kernels
-from ..kernels.attributes import TokenAttributes
-from ..learn.chain import ChainTables, pair_scores, refuse_infeasible
+from ..learn.chain import EncodedSequences, pair_scores, refuse_infeasible, token_scores
 
 #: Entries of the pairs' tables that are held at once.
 _MAX_ENTRIES = 2**22
@@ -40,24 +38,21 @@ class Posterior(NamedTuple):
     pairs: Floats
 
 
-def posteriors(tables: ChainTables, tokens: TokenAttributes, dense: Any, first: int = 0) -> Iterator[Posterior]:
+def posteriors(given: EncodedSequences) -> Iterator[Posterior]:
     """Of consecutive sequences, some at a time."""
-    n, ptr = tables.layout.n_labels, tokens.sequence_ptr
+    n, ptr = given.tables.layout.n_labels, given.tokens.sequence_ptr
     begin, last = 0, len(ptr) - 1
     for end in range(1, last + 1):
         if end == last or (ptr[end + 1] - ptr[begin]) * n * n > _MAX_ENTRIES:
-            yield _posterior(tables, tokens, dense, begin, end, first)
+            yield _posterior(given, begin, end)
             begin = end
 
 
-def _posterior(tables: ChainTables, tokens: TokenAttributes, dense: Any, begin: int, end: int, first: int) -> Posterior:
-    n, width, ptr = tables.layout.n_labels, tables.layout.kernel.width, tokens.sequence_ptr[begin : end + 1]
+def _posterior(given: EncodedSequences, begin: int, end: int) -> Posterior:
+    tables, tokens, n = given.tables, given.tokens, given.tables.layout.n_labels
+    ptr = tokens.sequence_ptr[begin : end + 1]
     origin, size = int(ptr[0]), int(ptr[-1] - ptr[0])
-    u = np.zeros((size, width))
-    if dense.size:
-        u += tables.dense_scores(dense[origin : origin + size]).reshape(u.shape)
-    kernels.score_tokens(tokens, tables.layout.kernel, tables.flat, origin, origin + size, u.ravel())
-    node, ptr = u[:, :n], ptr - origin
+    node, ptr = token_scores(given, origin, origin + size), ptr - origin
     filled = np.flatnonzero(np.diff(ptr))
     node[ptr[filled]] += np.where(tables.allowed.start, 0.0, -np.inf)
     node[ptr[filled + 1] - 1] += np.where(tables.allowed.end, 0.0, -np.inf)
@@ -78,7 +73,7 @@ def _posterior(tables: ChainTables, tokens: TokenAttributes, dense: Any, begin: 
         from ..inference.exact import Exact
 
         result = Exact().infer(Graph([n] * size, regions), theta)
-        refuse_infeasible(np.array([result.value]), first + begin)
+        refuse_infeasible(np.array([result.value]), given.first + begin)
         if after.size:
             pairs[after] = result.marginals["edge"]
         return Posterior(ptr, np.asarray(result.marginals["node"]), pairs)

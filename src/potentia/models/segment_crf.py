@@ -71,15 +71,9 @@ class SegmentCRF(AttributeModel):
     depend on the number of threads.
     """
 
-    c1: float = 0.0
-    c2: float = 1.0
-    max_iterations: int = 100
     _: KW_ONLY
-    delta: float = 1e-5
-    scheme: str | None = None
     max_length: int | None = None
     features: Callable[[Sequence[Any], int, int], Any] | None = None
-    threads: int | None = None
 
     kind: ClassVar[str] = "SegmentCRF"
     free_options: ClassVar[tuple[str, ...]] = ("max_iterations", "threads", "features")
