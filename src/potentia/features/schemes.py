@@ -26,26 +26,20 @@ class Allowed(NamedTuple):
 _EDGE = ("O", "")
 
 
-def _bio(before: _Tag, after: _Tag) -> bool:
-    """Whether one tag may follow another where every span begins with B and I continues a span of its type."""
-    return after[0] != "I" or (before[0] in "BI" and before[1] == after[1])
+def _continues(before: _Tag, after: _Tag) -> bool:
+    """Whether the tag before is of an open span of the same type."""
+    return before[0] in "BI" and before[1] == after[1]
 
 
-def _iob1(before: _Tag, after: _Tag) -> bool:
-    """Whether one tag may follow another where spans begin with I, and with B after a span of the same type."""
-    return after[0] != "B" or (before[0] in "BI" and before[1] == after[1])
-
-
-def _bioes(before: _Tag, after: _Tag) -> bool:
-    """Whether one tag may follow another where spans are B I ... E or a single S."""
-    opened = before[0] in "BI"
-    return opened == (after[0] in "IE") and (not opened or before[1] == after[1])
-
-
-#: The names of all schemes.
+#: The names of all schemes, their marks, and whether one tag may follow another: where every span begins with B; where
+#: spans begin with I, and with B after a span of the same type; where spans are B I ... E or a single S.
 SCHEMES = ("BIO", "BIOES", "IOB1")
 _MARKS = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES"}
-_MAY_FOLLOW: dict[str, Callable[[_Tag, _Tag], bool]] = {"BIO": _bio, "IOB1": _iob1, "BIOES": _bioes}
+_MAY_FOLLOW: dict[str, Callable[[_Tag, _Tag], bool]] = {
+    "BIO": lambda before, after: after[0] != "I" or _continues(before, after),
+    "IOB1": lambda before, after: after[0] != "B" or _continues(before, after),
+    "BIOES": lambda before, after: _continues(before, after) if after[0] in "IE" else before[0] not in "BI",
+}
 
 
 def allowed_tags(tags: Sequence[str], scheme: str) -> Allowed:
@@ -217,7 +211,7 @@ def spans(labels: Sequence[str], scheme: str | None = None) -> Iterator[Span]:
     start, last = -1, _EDGE
     for t, label in enumerate([*labels, "O"]):
         tag = _split_tag(label)
-        inside = start >= 0 and tag[0] in "IE" and tag[1] == last[1] and last[0] in "BI"
+        inside = start >= 0 and tag[0] in "IE" and _continues(last, tag)
         if start >= 0 and not inside:
             if closes(last[0]):
                 yield start, t, last[1]
@@ -235,7 +229,7 @@ def span_rules(labels: Sequence[str], scheme: str | None) -> tuple[Bools, Bools,
     """
     begins, closes = _SPAN_RULES[scheme]
     tags = [_split_tag(label) for label in labels]
-    inside = np.array([[b[0] in "IE" and b[1] == a[1] and a[0] in "BI" for b in tags] for a in tags], dtype=bool)
+    inside = np.array([[b[0] in "IE" and _continues(a, b) for b in tags] for a in tags], dtype=bool)
     starts = np.array([[begins(a, b) for b in tags] for a in tags], dtype=bool) & ~inside
     first = np.array([begins(_EDGE, tag) for tag in tags], dtype=bool)
     return starts, inside, first, np.array([closes(tag[0]) for tag in tags]), [kind for _, kind in tags]
@@ -250,15 +244,10 @@ def _split_tag(label: str) -> _Tag:
 _Rules = tuple[Callable[[_Tag, _Tag], bool], Callable[[str], bool]]
 
 
-def _iob1_begins(before: _Tag, tag: _Tag) -> bool:
-    """Whether a tag that continues no span begins one in IOB1: I always, B after a span of its type only."""
-    return tag[0] == "I" or (tag[0] == "B" and before[0] in "BI" and before[1] == tag[1])
-
-
 #: Whether a tag that continues no span begins one, after which tag; and with which marks a span may end.
 _SPAN_RULES: dict[str | None, _Rules] = {
     None: (lambda before, tag: tag[0] != "O", lambda mark: True),
     "BIO": (lambda before, tag: tag[0] == "B", lambda mark: mark in "BI"),
-    "IOB1": (_iob1_begins, lambda mark: mark in "BI"),
+    "IOB1": (lambda last, tag: tag[0] == "I" or (tag[0] == "B" and _continues(last, tag)), lambda mark: mark in "BI"),
     "BIOES": (lambda before, tag: tag[0] in "BS", lambda mark: mark in "ES"),
 }
