@@ -108,7 +108,7 @@ def test_round_trips(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("wcsp", "p 2 2 1 10\n2 2\n2 0 5 0 0\n", "outside 0..1"),
+        ("wcsp", "p 2 2 1 10\n2 2\n2 0 5 0 0\n", "names variable 5; the model has 0..1"),
         ("wcsp", "p 2 2 1 10\n2 2\n2 0 1 0 1\n0 3 1\n", "value 3"),
         ("wcsp", "p 2 2 1 10\n2 2\n2 0 1 -1 salldiff\n", "global"),
         ("wcsp", "p 2 2 1 10\n2 2\n2 0 1 0 9999999\n", "ends early"),

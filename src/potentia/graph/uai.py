@@ -3,125 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
-import string
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_choice, check_type, shown
+from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_choice, shown
 from .factors import join_factors
-from .regions import Narrow
-from .scores import Scores
+from .model_files import FilePath, FileWords, log_of, numbers, tables_of, write_whole
 from .structure import Graph
-
-#: A file's path, as text or as a path object.
-FilePath = str | os.PathLike[str]
-
-
-class FileWords:
-    """The words of a file, read from first to last.
-
-    Args:
-        path: the file; a name that ends in `.xz` or `.gz` is unpacked.
-        limit: bytes that it may have unpacked, see `read_text`.
-        comment: what begins a comment, to the end of the line; empty for none.
-    """
-
-    def __init__(self, path: FilePath, limit: int | None = None, comment: str = "") -> None:
-        check_type("path", path, str, os.PathLike)
-        self.name = os.fspath(path)
-        text = read_text(path, "ascii", limit)
-        if comment and comment in text:
-            text = "\n".join(line.partition(comment)[0] for line in text.splitlines())
-        check_pieces(path, text, string.whitespace)
-        self._words = text.split()
-        self._at = 0
-
-    def __len__(self) -> int:
-        """Number of words not read yet."""
-        return len(self._words) - self._at
-
-    def error(self, what: str) -> PotentiaError:
-        """An error that names the file."""
-        return PotentiaError(f"{self.name}: {what}.")
-
-    def take(self, n: int, what: str) -> list[str]:
-        """The next n words, which are `what`."""
-        if len(self) < n:
-            raise self.error(f"the file ends early: {what} needs {n} entries, {len(self)} are left")
-        self._at += n
-        return self._words[self._at - n : self._at]
-
-    def integers(self, n: int, what: str) -> list[int]:
-        """The next n words as whole numbers of at least zero."""
-        return self.whole(self.take(n, what), what)
-
-    def whole(self, words: list[str], what: str) -> list[int]:
-        """Words as whole numbers of at least zero."""
-        for word in words:
-            if not (word.isascii() and word.isdigit() and len(word) < 19):
-                raise self.error(f"{what} should be a whole number, not {word[:40]!r}")
-        return [int(word) for word in words]
-
-    def signed(self, what: str) -> int:
-        """The next word as a whole number of either sign."""
-        word = self.take(1, what)[0]
-        number = self.whole([word.removeprefix("-")], what)[0]
-        return -number if word[0] == "-" else number
-
-    def integer(self, what: str) -> int:
-        """The next word as a whole number of at least zero."""
-        return self.integers(1, what)[0]
-
-    def floats(self, n: int, what: str) -> Floats:
-        """The next n words as numbers."""
-        return self.numbers(self.take(n, what), what)
-
-    def numbers(self, words: list[str], what: str) -> Floats:
-        """Words as numbers."""
-        try:
-            if "_" in "".join(words):  # Python reads 1_000 as a number; the format does not
-                raise ValueError
-            return np.array([float(word) for word in words])
-        except ValueError:
-            bad = next(word for word in words if not _is_number(word))
-            raise self.error(f"{what} holds {bad[:40]!r}, which is not a number") from None
-
-    def finish(self) -> None:
-        """Refuse anything that is left."""
-        if len(self):
-            raise self.error(f"{len(self)} entries follow the end of the data, first {self._words[self._at][:40]!r}")
-
-
-def _is_number(word: str) -> bool:
-    """Whether a word is a number, without underscores."""
-    try:
-        return "_" not in word and float(word) is not None
-    except ValueError:
-        return False
-
-
-def write_whole(path: FilePath, text: str) -> None:
-    """Write a file, whole or not at all; one whose name ends in `.xz` is compressed."""
-    check_type("path", path, str, os.PathLike)
-    target, data = Path(path), text.encode("ascii")
-    if target.suffix == ".xz":
-        import lzma
-
-        data = lzma.compress(data)
-    with replacing(target) as file:
-        file.write(data)
-
-
-def numbers(values: Any, digits: str = ".12g") -> str:
-    """Values separated by blanks."""
-    return " ".join(format(value, digits) for value in np.asarray(values).tolist())
-
 
 # exp of anything in between is a normal double
 _LARGEST_SCORE = 700.0
@@ -160,13 +51,8 @@ def _read_factors(tokens: FileWords) -> tuple[list[int], list[tuple[list[int], F
 
 def _read_scope(tokens: FileWords, f: int, n: int) -> list[int]:
     """The variables of factor f, checked against the n variables of the model."""
-    scope = tokens.integers(tokens.integer(f"the size of the scope of factor {f}"), f"the scope of factor {f}")
-    if scope and max(scope) >= n:
-        raise tokens.error(f"factor {f} names variable {max(scope)}; the model has 0..{n - 1}")
-    if len(scope) > 64:
-        raise tokens.error(f"factor {f} joins {len(scope)} variables; at most 64 are supported")
-    if len(set(scope)) < len(scope):
-        raise tokens.error(f"factor {f} names a variable twice in its scope {scope}")
+    scope = tokens.listed(f"the size of the scope of factor {f}", f"the scope of factor {f}")
+    tokens.check_scope(scope, n, f"factor {f}")
     return scope
 
 
@@ -176,14 +62,10 @@ def _read_table(tokens: FileWords, f: int, shape: tuple[int, ...]) -> Floats:
     size = tokens.integer(f"the size of {what}")
     if size != math.prod(shape):
         raise tokens.error(f"{what} has {size} entries; its variables need {math.prod(shape)}")
-    table = tokens.floats(size, what).reshape(shape)
-    if not np.all((table >= 0) & (table < np.inf)):
-        bad = table[~((table >= 0) & (table < np.inf))][0]
-        raise tokens.error(f"{what} holds {bad}; probabilities must be finite and not negative")
+    table = tokens.masses(tokens.take(size, what), what).reshape(shape)
     if not table.any():
         raise InfeasibleError(f"{tokens.name}: {what} is all zero, which forbids everything.")
-    with np.errstate(divide="ignore"):
-        return np.log(table)
+    return log_of(table)
 
 
 def read_evidence(path: FilePath) -> dict[int, int]:
@@ -197,8 +79,7 @@ def read_evidence(path: FilePath) -> dict[int, int]:
         n_sets = tokens.integer("the number of evidence sets")
         if n_sets != 1:
             raise tokens.error(f"the file starts with {n_sets}, which fits neither layout of one set of evidence")
-    count = tokens.integer("the number of observed variables")
-    pairs = tokens.integers(2 * count, "the list of observed variables and states")
+    pairs = tokens.listed("the number of observed variables", "the list of observed variables and states", 2)
     tokens.finish()
     evidence: dict[int, int] = {}
     for variable, state in zip(pairs[::2], pairs[1::2], strict=True):
@@ -210,7 +91,7 @@ def read_evidence(path: FilePath) -> dict[int, int]:
 def read_query(path: FilePath) -> Ints:
     """Variables of a marginal MAP query: their number, then themselves."""
     tokens = FileWords(path)
-    query = tokens.integers(tokens.integer("the number of variables"), "the list of variables")
+    query = tokens.listed("the number of variables", "the list of variables")
     tokens.finish()
     if len(set(query)) < len(query):
         raise tokens.error("a variable is named twice")
@@ -224,12 +105,10 @@ def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     factors without variables, so log Z is kept; a table whose finite scores span more than 1400 is refused.
     Kinds are not named in the file: reading gives "node", "edge", "clique3", ... with equal scopes merged.
     """
-    scores = Scores(graph, theta)
     lines, tables = [], []
     shift = 0.0
-    for i in range(int(scores.regions.kind_ptr[-1])):
-        scope = scores.regions.scope[scores.regions.scope_ptr[i] : scores.regions.scope_ptr[i + 1]]
-        table, moved = _fit(scores.table(i), scope)
+    for scope, scored in tables_of(graph, theta):
+        table, moved = _fit(scored, scope)
         shift += moved
         lines.append(f"{len(scope)} {numbers(scope, 'd')}")
         tables.append(f"{table.size}\n{numbers(np.exp(table).ravel(), '')}")
@@ -242,7 +121,7 @@ def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:
     write_whole(path, "\n".join([*head, *lines, "", *tables, ""]))
 
 
-def _fit(table: Floats, scope: Narrow) -> tuple[Floats, float]:
+def _fit(table: Floats, scope: Ints) -> tuple[Floats, float]:
     """A score table moved to where its exp is a normal double, and by how much it was lowered."""
     finite = table[table > -np.inf]
     low, high = float(finite.min()), float(finite.max())
@@ -306,10 +185,11 @@ def read_result(path: FilePath) -> UaiResult:
     tokens = FileWords(path)
     task = tokens.take(1, "the task")[0]
     if task == "PR":
-        result = UaiResult(task, log10_partition=float(tokens.floats(1, "log10 Z")[0]))
+        result = UaiResult(task, log10_partition=float(tokens.numbers(tokens.take(1, "log10 Z"), "log10 Z")[0]))
     elif task == "MAR":
         n = tokens.integer("the number of variables")
-        rows = [tokens.floats(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)]
+        words = [tokens.take(tokens.integer(f"the states of variable {v}"), f"marginal {v}") for v in range(n)]
+        rows = [tokens.numbers(row, f"marginal {v}") for v, row in enumerate(words)]
         width = max((len(row) for row in rows), default=0)
         check_memory(
             8 * n * width,
@@ -321,12 +201,10 @@ def read_result(path: FilePath) -> UaiResult:
             marginals[v, : len(row)] = row
         result = UaiResult(task, marginals=marginals)
     elif task == "MAP":
-        words = tokens.integers(tokens.integer("the number of variables"), "the labelling")
-        result = UaiResult(task, labels=np.array(words, dtype=np.int64))
+        labels = tokens.listed("the number of variables", "the labelling")
+        result = UaiResult(task, labels=np.array(labels, dtype=np.int64))
     elif task == "MMAP":
-        pairs = np.array(
-            tokens.integers(2 * tokens.integer("the number of variables"), "the labelling"), dtype=np.int64
-        )
+        pairs = np.array(tokens.listed("the number of variables", "the labelling", 2), dtype=np.int64)
         result = UaiResult(task, labels=pairs[1::2], query=pairs[::2])
     else:
         raise tokens.error(f"the task is {task[:40]!r}; only PR, MAR, MAP and MMAP are known")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from ..model_files import Model
 from . import bif, cfn, fg, wcsp
-from .model import Model
 
 __all__ = ["Model", "bif", "cfn", "fg", "wcsp"]

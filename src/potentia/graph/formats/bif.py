@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ...base.files import read_text
 from ...base.types import ArrayLike, Floats, PotentiaError
+from ..model_files import Factors, FilePath, FileWords, Model, log_of, tables_of, write_whole
 from ..structure import Graph
-from ..uai import FilePath, write_whole
-from .model import Factors, Model, log_of, tables_of
 
-_TOKEN = re.compile(r'"[^"]*"|[{}()\[\];,|=]|[^\s{}()\[\];,|="]+')
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_WORD = r'"[^"]*"|[{}()\[\];,|=]|[^\s{}()\[\];,|="]+'
+_COMMENT = r"//[^\n]*|/\*.*?\*/"
 
 
-class _Words:
-    """The tokens of a file, read from first to last; commas and bars count as blanks where lists are read."""
+class _Words(FileWords):
+    """The words of a file, from first to last; commas and bars count as blanks where lists are read."""
 
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self.tokens: list[str] = [t.strip('"') if len(t) > 1 else t for t in _TOKEN.findall(_COMMENT.sub(" ", text))]
-        self.at = 0
-
-    def error(self, what: str) -> PotentiaError:
-        """An error that names the file."""
-        return PotentiaError(f"{self.path}: {what}.")
-
-    def next(self, expected: str = "") -> str:
-        """The next token, which must be `expected` if that is given."""
-        if self.at >= len(self.tokens):
-            raise self.error("the file ends early")
-        token = self.tokens[self.at]
-        if expected and token != expected:
-            raise self.error(f"{expected!r} is expected instead of {token[:40]!r}")
-        self.at += 1
-        return token
+    def __init__(self, path: FilePath) -> None:
+        super().__init__(path, encoding="utf-8", word=_WORD, comment=_COMMENT)
+        self._words = [word.strip('"') if len(word) > 1 else word for word in self._words]
 
     def until(self, end: str) -> list[str]:
         """Tokens up to `end`, without commas and bars."""
@@ -55,10 +37,10 @@ class _Words:
 
 def read(path: FilePath) -> Model:
     """The model of a Bayesian network; scores are natural logarithms of its probabilities."""
-    words = _Words(str(path), read_text(path, "utf-8"))
+    words = _Words(path)
     states: dict[str, list[str]] = {}
     tables: list[tuple[list[str], list[tuple[list[str], list[str]]]]] = []
-    while words.at < len(words.tokens):
+    while len(words):
         keyword = words.next()
         if keyword == "network":
             while words.next() != "{":
@@ -74,11 +56,9 @@ def read(path: FilePath) -> Model:
             tables.append((words.until(")"), _entries(words)))
         else:
             raise words.error(f"{keyword[:40]!r} is not network, variable or probability")
-    if not states:
-        raise words.error("the network has no variables")
     names = list(states)
     number = {name: v for v, name in enumerate(names)}
-    factors = Factors(words.path, [len(states[name]) for name in names])
+    factors = Factors(words, [len(states[name]) for name in names])
     for scope_names, entries in tables:
         missing = [name for name in scope_names if name not in number]
         if missing or not scope_names:
@@ -129,7 +109,7 @@ def _fill(
     """Write rows into a table of (states of the variable, states of each parent)."""
     number = [{state: k for k, state in enumerate(values)} for values in states]
     for key, numbers in entries:
-        values = _numbers(words, numbers, name)
+        values = words.masses(numbers, f"the probability of {name[:40]!r}")
         if key == ["table"]:
             if len(values) != table.size:
                 raise words.error(f"the table of {name[:40]!r} has {len(values)} entries; it needs {table.size}")
@@ -147,19 +127,6 @@ def _fill(
         np.moveaxis(table, 0, -1)[index] = values
     if np.isnan(table).any():
         raise words.error(f"the probability of {name[:40]!r} is not given for every state of its parents")
-
-
-def _numbers(words: _Words, numbers: Sequence[str], name: str) -> Floats:
-    """Probabilities of a variable's table, checked to be finite and not negative."""
-    try:
-        if any("_" in word for word in numbers):
-            raise ValueError
-        values = np.array([float(word) for word in numbers])
-    except ValueError:
-        raise words.error(f"the probability of {name[:40]!r} holds an entry that is not a number") from None
-    if not np.all((values >= 0) & (values < np.inf)):
-        raise words.error(f"the probability of {name[:40]!r} holds an entry that is negative or not finite")
-    return values
 
 
 def write(

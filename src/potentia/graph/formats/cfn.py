@@ -4,47 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from ...base.files import read_text
-from ...base.types import ArrayLike, Floats, PotentiaError
+from ...base.types import ArrayLike, Floats
+from ..model_files import Factors, FilePath, FileWords, Model, tables_of, write_whole
 from ..structure import Graph
-from ..uai import FilePath, write_whole
-from .model import Factors, Model, tables_of
 
-#: Quoted and bare words, and punctuation; commas are optional in the format, and comments begin with #.
-_TOKEN = re.compile(r'\s*(?:#[^\n]*\s*)*("(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"#]+)')
+#: Comments, quoted and bare words, and punctuation; anything else is not in the format.
+_WORD = r'#[^\n]*|"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"#]+|\S'
 #: Nesting of objects and lists at most.
 _DEPTH = 16
 
 
-class _Parser:
+class _Parser(FileWords):
     """A parser of the format's relaxed JSON: words need no quotes, and commas may be missing."""
 
-    def __init__(self, path: str, text: str) -> None:
-        self.path = path
-        self.tokens = _TOKEN.findall(text)
-        if len(_TOKEN.sub("", text).strip()) and not re.fullmatch(r"(?:\s*#[^\n]*)*\s*", _TOKEN.sub("", text)):
+    def __init__(self, path: FilePath) -> None:
+        super().__init__(path, encoding="utf-8", word=_WORD)
+        self._words = [word for word in self._words if word[0] not in "#,"]
+        if '"' in self._words:
             raise self.error("the file is not in the CFN format")
-        self.at = 0
-
-    def error(self, what: str) -> PotentiaError:
-        """An error that names the file."""
-        return PotentiaError(f"{self.path}: {what}.")
-
-    def next(self) -> str:
-        """The next token that is not a comma."""
-        while self.at < len(self.tokens) and self.tokens[self.at] == ",":
-            self.at += 1
-        if self.at >= len(self.tokens):
-            raise self.error("the file ends early")
-        self.at += 1
-        token: str = self.tokens[self.at - 1]
-        return token
 
     def value(self, depth: int = 0) -> Any:
         """An object (a list of pairs, as names may repeat), a list, or a word."""
@@ -68,12 +50,6 @@ class _Parser:
             return pairs
         return _plain(token)
 
-    def peek(self) -> str:
-        """The next token, which is not consumed."""
-        token = self.next()
-        self.at -= 1
-        return token
-
 
 def _plain(token: str) -> str:
     """A token without its quotes."""
@@ -85,7 +61,7 @@ def read(path: FilePath) -> Model:
 
     `mustbe` of the form ">x" means that costs are maximised. Global functions and interval variables are refused.
     """
-    parser = _Parser(str(path), read_text(path, "utf-8"))
+    parser = _Parser(path)
     content = parser.value()
     if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("variables", "functions")):
         raise parser.error("an object with problem, variables and functions is needed")
@@ -93,15 +69,13 @@ def read(path: FilePath) -> Model:
     must = problem.get("mustbe", "") if isinstance(problem, dict) else ""
     sign, top = (1.0 if must[:1] == ">" else -1.0), math.inf
     if isinstance(must, str) and must[:1] in ("<", ">") and len(must) > 1:
-        top = _number(parser, must[1:], "mustbe")
+        top = float(_costs(parser, [must[1:]], "mustbe")[0])
     names, states = [], []
     for name, domain in content["variables"].items():
         names.append(name)
         states.append(_domain(parser, name, domain))
-    if not names:
-        raise parser.error("the problem has no variables")
     number = {name: v for v, name in enumerate(names)}
-    factors = Factors(parser.path, [len(values) for values in states])
+    factors = Factors(parser, [len(values) for values in states])
     tables: dict[str, Floats] = {}
     for name, function in content["functions"].items():
         if not isinstance(function, dict) or not isinstance(function.get("scope"), list) or "costs" not in function:
@@ -133,15 +107,12 @@ def _index(parser: _Parser, number: Mapping[str, int], n: int, word: Any, what: 
     raise parser.error(f"{str(word)[:40]!r} is not a {what}")
 
 
-def _number(parser: _Parser, word: Any, what: str) -> float:
-    """A word as a number."""
-    try:
-        value = float(word) if isinstance(word, str) and "_" not in word else math.nan
-    except ValueError:
-        value = math.nan
-    if math.isnan(value):
-        raise parser.error(f"{what} holds {str(word)[:40]!r}, which is not a number")
-    return value
+def _costs(parser: _Parser, words: list[Any], what: str) -> Floats:
+    """Words as numbers."""
+    values = parser.numbers([word if isinstance(word, str) else str(word)[:40] for word in words], what)
+    if np.isnan(values).any():
+        raise parser.error(f"{what} holds NaN")
+    return values
 
 
 def _fill(
@@ -159,18 +130,16 @@ def _fill(
     elif "defaultcost" not in function:
         if len(costs) != table.size:
             raise parser.error(f"{what} has {len(costs)} costs; its variables need {table.size}")
-        table[...] = np.array([_number(parser, c, what) for c in costs]).reshape(table.shape)
+        table[...] = _costs(parser, costs, what).reshape(table.shape)
     else:
-        table[...] = _number(parser, function["defaultcost"], what)
+        table[...] = _costs(parser, [function["defaultcost"]], what)[0]
         width = table.ndim + 1
         if len(costs) % width:
             raise parser.error(f"{what} has {len(costs)} entries, which are not tuples of {width}")
         number = [{value: k for k, value in enumerate(values)} for values in states]
         for row in range(0, len(costs), width):
             key = tuple(_index(parser, number[a], table.shape[a], costs[row + a], "value") for a in range(table.ndim))
-            table[key] = _number(parser, costs[row + width - 1], what)
-    if np.isnan(table).any():
-        raise parser.error(f"{what} holds NaN")
+            table[key] = _costs(parser, costs[row + width - 1 : row + width], what)[0]
 
 
 def write(path: FilePath, graph: Graph, theta: Mapping[str, ArrayLike]) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...base.types import ArrayLike
+from ..model_files import Factors, FilePath, FileWords, Model, log_of, tables_of, write_whole
 from ..structure import Graph
-from ..uai import FilePath, FileWords, write_whole
-from .model import Factors, Model, log_of, tables_of
 
 
 def read(path: FilePath) -> Model:
     """The model of a factor graph; scores are natural logarithms of its entries, variables those it numbers."""
-    words = FileWords(path, comment="#")
+    words = FileWords(path, comment=r"#[^\n]*")
     n_factors = words.integer("the number of factors")
     blocks = []
     for f in range(min(n_factors, len(words) + 1)):
@@ -27,19 +26,17 @@ def read(path: FilePath) -> Model:
     words.finish()
     if len(blocks) < n_factors:
         raise words.error(f"the file ends early: {n_factors} factors are announced")
-    factors = Factors(words.name, _states(words, blocks))
+    factors = Factors(words, _states(words, blocks))
     for f, (scope, _, pairs) in enumerate(blocks):
         table = factors.new_table(scope, 0.0, f"factor {f}")
         flat = table.T.reshape(-1).copy()
         index = words.whole(pairs[::2], f"an index of factor {f}")
-        values = words.numbers(pairs[1::2], f"factor {f}")
+        values = words.masses(pairs[1::2], f"factor {f}")
         if index and max(index) >= flat.size:
             raise words.error(f"factor {f} has an entry {max(index)}; its table has 0..{flat.size - 1}")
-        if not np.all((values >= 0) & (values < np.inf)):
-            raise words.error(f"factor {f} holds a value that is negative or not finite")
         flat[index] = values
         factors.add(scope, log_of(flat.reshape(table.T.shape).T))
-    return factors.model([], [])
+    return factors.model()
 
 
 def _states(words: FileWords, blocks: list[tuple[list[int], list[int], list[str]]]) -> list[int]:
@@ -50,8 +47,6 @@ def _states(words: FileWords, blocks: list[tuple[list[int], list[int], list[str]
             if k < 1 or card.setdefault(v, k) != k:
                 raise words.error(f"factor {f} gives variable {v} {k} states, which differs from another or is 0")
     n = max(card, default=-1) + 1
-    if n == 0:
-        raise words.error("the model has no variables")
     if n > 16 * len(card) + 1024:
         raise words.error(f"variables are numbered up to {n - 1}, but only {len(card)} have factors")
     return [card.get(v, 1) for v in range(n)]

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...base.types import ArrayLike, Floats, PotentiaError, check_positive
+from ..model_files import Factors, FilePath, FileWords, Model, tables_of, write_whole
 from ..structure import Graph
-from ..uai import FilePath, FileWords, write_whole
-from .model import Factors, Model, tables_of
 
 #: The largest cost that the format's readers take.
 _TOP = 2**62
@@ -27,12 +26,7 @@ def read(path: FilePath) -> Model:
     words.integer("the largest domain size")
     n_functions = words.integer("the number of cost functions")
     top = words.integer("the upper bound")
-    if n == 0:
-        raise words.error("the problem has no variables")
-    n_states = words.integers(n, "the domain sizes")
-    if min(n_states) == 0:
-        raise words.error(f"variable {n_states.index(0)} has no values")
-    factors = Factors(words.name, n_states)
+    factors = Factors(words, words.integers(n, "the domain sizes"))
     shared: list[Floats] = []
     for f in range(n_functions):
         what = f"cost function {f}"
@@ -53,7 +47,7 @@ def read(path: FilePath) -> Model:
             shared.append(table)
         factors.add(scope, np.where(table >= top, -np.inf, -table))
     words.finish()
-    return factors.model([], [])
+    return factors.model()
 
 
 def _fill(words: FileWords, table: Floats, count: int, what: str) -> None:
