@@ -142,7 +142,7 @@ def test_anytime_conditions_on_a_cutset(monkeypatch):
     assert cutset is not None
     assert len(cutset.variables)
     task = anytime._Task(pt.Anytime(), scores)
-    assert task._eliminate_each(cutset)
+    assert task._eliminate(cutset)
     result = task.result()
     assert result.value == pytest.approx(expected.value, rel=1e-12)
     assert "conditioned" in result.found_by

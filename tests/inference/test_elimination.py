@@ -17,7 +17,8 @@ from potentia.base.types import InfeasibleError, WidthError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference import elimination
-from potentia.inference.elimination import adjacency, find_order, plan
+from potentia.inference.elimination import plan
+from potentia.inference.order_search import Interactions, adjacency, find_order
 from potentia.kernels.traversal import order_cliques
 
 UAI = DATA / "uai"
@@ -200,7 +201,7 @@ def test_cliques_form_a_junction_tree():
     n = 40
     scope = np.array([rng.permutation(n)[:2] for _ in range(70)])
     ptr, neighbour = adjacency(n, np.arange(0, 141, 2), scope.ravel())
-    found = find_order(rng.integers(2, 5, size=n), ptr, neighbour)
+    found = find_order(Interactions(np.arange(n), rng.integers(2, 5, size=n), ptr, neighbour))
     clique_ptr, clique = order_cliques(ptr, neighbour, found.order, found.members)
     sets = [set(clique[a:b].tolist()) for a, b in pairwise(clique_ptr)]
     position = np.argsort(found.order)

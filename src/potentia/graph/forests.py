@@ -35,7 +35,7 @@ def default_weights(graph: Graph) -> Floats:
     cliques, and rho is the share of forests that use a clique.
     """
     if graph.made_of:
-        parts = [_weights_by_kind(part) for part in graph.made_of]
+        parts = [part.split_cliques(part.forest_weights) for part in graph.made_of]
         return np.concatenate([np.zeros(0), *(w[kind] for kind in graph.kinds for w in parts if kind in w)])
     if graph.n_forests:
         return np.full(len(graph.cliques), 1.0 / graph.n_forests)
@@ -115,13 +115,6 @@ def heaviest_forest(graph: Graph, weights: Floats) -> Bools:
     used = np.zeros(len(weights))
     grow_forest(*_scopes(graph), np.argsort(-weights, kind="stable"), _single_trees(graph), used)
     return used > 0
-
-
-def _weights_by_kind(graph: Graph) -> dict[str, Floats]:
-    """`forest_weights` cut into the kinds that hold cliques."""
-    kinds = [kind for kind, scope in graph.scopes.items() if scope.shape[1] > 1]
-    cuts = np.cumsum([len(graph.scopes[kind]) for kind in kinds])[:-1]
-    return dict(zip(kinds, np.split(graph.forest_weights, cuts), strict=True)) if kinds else {}
 
 
 def certified(graph: Graph, rho: Floats) -> bool:

@@ -118,6 +118,13 @@ def walk(ptr: Ints, adjacent: Ints) -> tuple[Ints, Ints]:
     return order, parent
 
 
+def components(order: Ints, parent: Ints) -> Ints:
+    """Number of the connected component of each vertex, from what `walk` gives."""
+    label = np.empty(len(order), dtype=np.int64)
+    label[order] = np.cumsum(parent[order] < 0) - 1
+    return label
+
+
 def lay_out_pairs(graph: Graph, order: str, oriented: bool = False) -> PairLayout:
     """Blocks for an order of update: "colours", "sequence" (0, 1, 2, ...) or "tree" (leaves to roots).
 

@@ -24,7 +24,7 @@ from ..base.types import (
 )
 from ..kernels.machine.simd import CHUNK
 from ..kernels.tables import add_singles, first_bad_table, score_range
-from .regions import Regions
+from .regions import Regions, distinct
 from .structure import Graph
 from .structured import StructuredValue
 from .tables import DenseGaussian, Weighted, WeightedTable, check_dense, check_weighted
@@ -453,6 +453,17 @@ def region_scores(scores: Scores, kind: str, labels: Ints) -> Floats:
         return weighted.weight * weighted.unit.ravel()[index]
     values, offset = scores.kind(kind, widen=False)
     return values[offset + index].astype(np.float64)
+
+
+def trivial_bound(scores: Scores) -> float:
+    """The sum of all tables' maxima, an upper bound on every score."""
+    total = float(scores.singles.max(axis=1).sum())
+    for kind in scores.graph.clique_kinds:
+        values, offset = scores.kind(kind)
+        starts = distinct(offset)
+        # tables without regions lie between these at most, which can only raise the bound
+        total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
+    return total
 
 
 # -- labels

@@ -350,6 +350,11 @@ class Graph:
         """Numbers (in `regions`) of the regions of two or more variables."""
         return np.flatnonzero(self.regions.order > 1)
 
+    def split_cliques(self, values: Any) -> dict[str, Any]:
+        """Numbers of all cliques, (..., cliques), cut into their kinds."""
+        cuts = np.cumsum([len(self.scopes[kind]) for kind in self.clique_kinds])[:-1]
+        return dict(zip(self.clique_kinds, np.split(values, cuts, axis=-1), strict=True)) if self.clique_kinds else {}
+
     #: Whether the factor graph of all cliques has no loop, so that belief propagation is exact.
     is_acyclic = lazy(has_no_loop)
     #: A valid weight rho of every clique for tree-reweighted entropies.

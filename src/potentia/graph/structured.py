@@ -53,6 +53,13 @@ class Structure:
         table[:-1, :-1] = np.where(sets[:, None] & sets, len(sets), sets[:, None] | sets)
         return table, np.append(np.zeros_like(sets), 1)
 
+    def all_sums(self, order: int, n_states: int) -> tuple[Ints, Ints]:
+        """`sums` of every rule; of "count" the table is quadratic in the number of outcomes."""
+        if self.rule != "count":
+            return self.sums(n_states)
+        count = np.arange(self.n_outcomes(order, n_states))
+        return np.minimum(count[:, None] + count, count[-1]), count
+
     def symbols(self, order: int, n_states: int) -> Ints:
         """The element that each state of each variable stands for, (order, n_states)."""
         states = np.broadcast_to(np.arange(n_states), (order, n_states))

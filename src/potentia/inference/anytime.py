@@ -12,19 +12,19 @@ import numpy as np
 
 from ..base.resources import available_memory
 from ..base.types import Bools, Floats, InfeasibleError, Ints, check_count, check_positive, check_share
-from ..graph.scores import Scores, score_labels
+from ..graph.scores import Scores, score_labels, trivial_bound
 from ..graph.structure import Graph
 from ..kernels.elimination import send_labels
 from .base import Inference, Interrupted, Result, TablesByKind, all_singles, marginals_by_kind
 from .clock import Clock
-from .conditioning import Cutset, choose_cutset, clamped, send_all_down, send_up_timed
+from .conditioning import Cutset, choose_cutset, clamped, send_up_timed
 from .decode import best_labelling
-from .elimination import EliminationPlan, Order, make_plan
+from .elimination import EliminationPlan, make_plan, send_all_down
 from .exact import Exact
 from .mean_field import MeanField, product_tables
 from .messages import LoopyBP
 from .minibucket import BucketFactors, MiniBuckets, Split, choose_split, factors_in_order
-from .order_search import Interactions, allowed_states, first_order, interactions, search_orders
+from .order_search import Interactions, Order, allowed_states, first_order, interactions, search_orders
 from .structured import Expansion
 
 Tables = Floats | list[Floats]
@@ -159,7 +159,7 @@ class _Task:
         self.cliques: Mapping[str, Tables] = {}
         self.value, self.found_by, self.marginals_by = math.nan, "none", "allowed states"
         self.exact = self.exact_marginals = False
-        self.lower, self.upper = -math.inf, _trivial_bound(scores, states)
+        self.lower, self.upper = -math.inf, float(np.log(states).sum()) + trivial_bound(scores)
         self.likely = -math.inf, math.inf
         self.samples, self.effective = 0, 0.0
         self.seen: dict[bytes, float] = {}
@@ -182,7 +182,7 @@ class _Task:
             if not large:
                 self._pass_messages()
             order = self._search_orders(joined, order)
-        if self._fits(order) and self._eliminate(joined.free[order.order]):
+        if self._fits(order) and self._eliminate(Cutset(np.zeros(0, dtype=np.int64), joined.free[order.order])):
             return
         if self._condition(joined, order):
             return
@@ -225,25 +225,6 @@ class _Task:
         messages = order.total / int(self.scores.graph.n_states.max())
         return 8.0 * messages < self.memory and 0.5 * _UP * order.total < self.clock.left
 
-    def _eliminate(self, order: Ints) -> bool:
-        """Exact log Z and, time permitting, marginals; False where memory or time are not enough."""
-        made = make_plan(self.scores.regions, self.allowed, 2**62, order=order)
-        if 8.0 * made.program.offset[-1] > self.memory:
-            return False
-        values, where = self.scores.flat()
-        up = send_up_timed(made, values, where, self.clock)
-        if up is None:
-            return False
-        store, peaks, spent = up
-        constants = values[where[made.fixed_region] + made.fixed_entry]
-        self._set_exact(math.fsum(peaks) + math.fsum(constants), "elimination")
-        bytes_down = 8.0 * (len(store) + 2 * made.cost.largest)
-        if bytes_down < self.memory and self.clock.left > 3.0 * spent:
-            self._take_marginals(*send_all_down(self.scores, made, store, peaks))
-        else:
-            self._sample_exactly(made, store)
-        return True
-
     def _sample_exactly(self, made: EliminationPlan, store: Floats) -> None:
         """Marginals from independent samples of the distribution itself."""
         rng, counts, n = np.random.default_rng(self.method.seed), np.zeros_like(self.singles), 0
@@ -262,28 +243,31 @@ class _Task:
         if 4 * _UP * order.total > self.clock.left:
             return False
         cutset = choose_cutset(joined, order, self.memory / 8.0, self.clock.left / (2 * _UP), self.method.seed)
-        return cutset is not None and self._eliminate_each(cutset)
+        return cutset is not None and self._eliminate(cutset)
 
-    def _eliminate_each(self, cutset: Cutset) -> bool:
-        """log Z and, time permitting, marginals from all joint states of the cutset; partial sums are lower bounds."""
+    def _eliminate(self, cutset: Cutset) -> bool:
+        """Exact log Z and, time permitting, marginals, from all joint states of the cutset, which may be empty.
+
+        False where memory or time are not enough; partial sums are lower bounds.
+        """
         values, where = self.scores.flat()
         parts: list[float] = []
         total: Floats | None = None
         states = list(cutset.states(self.allowed))
         for number, joint in enumerate(states):
-            made = make_plan(
-                self.scores.regions, clamped(self.allowed, cutset.variables, joint), 2**62, order=cutset.order
-            )
-            if 8.0 * (made.program.offset[-1] + 2 * made.cost.largest) > self.memory:
+            allowed = clamped(self.allowed, cutset.variables, joint)
+            made = make_plan(self.scores.regions, allowed, 2**62, order=cutset.order)
+            if 8.0 * made.program.offset[-1] > self.memory:
                 return False
             up = send_up_timed(made, values, where, self.clock)
             if up is None:
                 self._raise_lower(_log_sum(parts))
                 return False
             store, peaks, spent = up
-            if number == 0 and self.clock.left > 4.0 * spent * len(states):
+            fits = 8.0 * (len(store) + 2 * made.cost.largest) < self.memory
+            if number == 0 and fits and self.clock.left > 3.0 * spent * len(states):
                 total = np.zeros(int(self.scores.regions.size.sum()))
-            value = math.fsum(peaks) + math.fsum(values[where[made.fixed_region] + made.fixed_entry])
+            value = math.fsum(peaks) + made.constant(values, where)
             if total is not None and value > -math.inf:
                 flat, start = send_all_down(self.scores, made, store, peaks)
                 peak = max([value, *parts])
@@ -292,9 +276,11 @@ class _Task:
             parts.append(value)
         if max(parts) == -math.inf:
             raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
-        self._set_exact(_log_sum(parts), "elimination, conditioned")
+        self._set_exact(_log_sum(parts), "elimination" if len(states) == 1 else "elimination, conditioned")
         if total is not None:
             self._take_marginals(total * math.exp(max(parts) - self.value), start)
+        elif len(states) == 1:
+            self._sample_exactly(made, store)
         return True
 
     def _take_marginals(self, flat: Floats, start: Ints) -> None:
@@ -458,13 +444,6 @@ def _count(counts: Floats, labels: Ints, weight: Floats) -> None:
     n, width = counts.shape
     index = np.arange(n) * width + labels
     counts += np.bincount(index.ravel(), np.repeat(weight, n), n * width).reshape(n, width)
-
-
-def _trivial_bound(scores: Scores, states: Ints) -> float:
-    """The logarithm of the number of labellings plus the sum of all tables' maxima."""
-    from .map.task import trivial_bound
-
-    return float(np.log(states).sum()) + trivial_bound(scores)
 
 
 def _log(value: float) -> float:

@@ -9,13 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints
-from ..graph.scores import Scores
-from ..kernels.elimination import send_down
 from ..kernels.minibucket import send_nodes
 from ..kernels.traversal import order_cliques
 from .clock import Clock
-from .elimination import EliminationPlan, Order
-from .order_search import Interactions, first_order, search_orders, trials, without
+from .elimination import EliminationPlan
+from .order_search import Interactions, Order, first_order, search_orders, trials, without
 
 #: Joint states of the cutset at most.
 _MAX_STATES = 4096
@@ -91,13 +89,3 @@ def send_up_timed(
         if done < 1.0 and (clock.left <= 0 or (done > 0.05 and spent * (1.0 - done) / done > 0.95 * clock.left)):
             return None
     return store, peaks, clock.now - begun
-
-
-def send_all_down(scores: Scores, made: EliminationPlan, store: Floats, peaks: Floats) -> tuple[Floats, Ints]:
-    """Marginals of all regions, flat, and where each begins; the store is overwritten."""
-    send_down(made.program, store, peaks, np.empty(2 * int(made.cost.largest)))
-    start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
-    flat = np.zeros(start[-1])
-    flat[made.entries(start[:-1])] = store[: len(made.entry)]
-    flat[start[made.fixed_region] + made.fixed_entry] = 1.0
-    return flat, start

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 
 from ..base.resources import borrow, cut_ranges, map_items, pooled, run_team, teams_pay
-from ..base.types import Floats, Ints, PotentiaError, shown
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_share
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from ..kernels.machine.team import BARRIER, SOLO, TEAMS, Team, gather, release
@@ -148,10 +148,11 @@ class Outcome(NamedTuple):
     oscillating: bool = False
 
 
-def check_schedule(schedule: object) -> None:
-    """Refuse anything but a schedule of `SCHEDULES`."""
-    if not isinstance(schedule, str) or schedule not in SCHEDULES:
-        raise PotentiaError(f"schedule must be one of {', '.join(SCHEDULES)}, not {shown(schedule)}.")
+def check_options(method: Any) -> None:
+    """Refuse wrong iterations, seed and tolerance of an iterative method."""
+    check_count("iterations", method.iterations)
+    check_count("seed", method.seed)
+    check_share("tol", method.tol)
 
 
 def layout_order(schedule: str) -> str:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from ..base.resources import borrow, map_ranges, thread_count
-from ..base.types import Bools, Floats, InfeasibleError, Ints, PotentiaError, check_count, check_share
+from ..base.types import Bools, Floats, InfeasibleError, Ints, check_choice
 from ..graph.layout import adjacency
 from ..graph.regions import Stars
 from ..graph.scores import Scores
@@ -20,7 +20,7 @@ from ..kernels.machine.team import SOLO, Team
 from ..kernels.mean_field import DENSE, HOPELESS, LINEAR, WINDOW, WeightedPairs, expected_links, spread_all
 from .base import Inference, Result, TablesByKind, single_tables
 from .decode import best_labelling, feasible_labelling
-from .engine import Engine, Entropy, Readout, Tape, check_schedule, drive, layout_order
+from .engine import Engine, Entropy, Readout, Tape, check_options, drive, layout_order
 from .factor_trees import arrange, factor_trees
 
 #: Variables a group must hold before a second thread pays.
@@ -299,12 +299,8 @@ class MeanField(Inference):
 
     def engine(self, scores: Scores, start: Result | None = None) -> MeanFieldEngine:
         """An engine at uniform marginals or those of `start`."""
-        check_count("iterations", self.iterations)
-        check_count("seed", self.seed)
-        check_share("tol", self.tol)
-        check_schedule(self.schedule)
-        if self.schedule == "residual":
-            raise PotentiaError("mean field has no residual schedule; use coloured, sequential or random.")
+        check_options(self)
+        check_choice("schedule", self.schedule, ("coloured", "sequential", "random"))
         entropy, threads = product_entropy(scores.graph), thread_count(self.threads)
         engine = MeanFieldEngine(scores, entropy, self.schedule, threads=threads, seed=self.seed)
         if start is not None:

@@ -11,23 +11,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from ..base.resources import thread_count
-from ..base.types import (
-    ArrayLike,
-    Floats,
-    PotentiaError,
-    check_choice,
-    check_count,
-    check_share,
-    real_number,
-    real_numbers,
-)
+from ..base.types import ArrayLike, Floats, PotentiaError, check_choice, check_share, real_number, real_numbers
 from ..graph.forests import certified
 from ..graph.regions import RULES
 from ..graph.scores import Scores
 from ..graph.structure import Graph, per_graph
 from .base import Inference, Result
 from .decode import best_labelling
-from .engine import Entropy, Tape, bethe, check_schedule, drive, kikuchi, layout_order, settle, star_entropy
+from .engine import SCHEDULES, Entropy, Tape, bethe, check_options, drive, kikuchi, layout_order, settle, star_entropy
 from .pair_engine import PairEngine, suits_pairs
 from .region_engine import RegionEngine
 from .tree_weights import forest_bound, optimise_rho
@@ -60,7 +51,7 @@ def make_engine(
     with weights that are not negative, else by tables in O(L^2). Larger regions, very unequal numbers of states and the
     residual schedule, which updates single variables, take the engine of regions, and so does `regions`.
     """
-    check_schedule(schedule)
+    check_choice("schedule", schedule, SCHEDULES)
     kind: type[PairEngine | RegionEngine] = PairEngine
     if regions or schedule == "residual" or not suits_pairs(scores.graph):
         kind = RegionEngine
@@ -124,9 +115,7 @@ class MessagePassingMethod(Inference):
         self, scores: Scores, start: Result | None = None, entropy: Entropy | None = None
     ) -> PairEngine | RegionEngine:
         """An engine loaded with scores and first messages; entropy: instead of the method's own."""
-        check_count("iterations", self.iterations)
-        check_count("seed", self.seed)
-        check_share("tol", self.tol)
+        check_options(self)
         if self.damping is not None:
             check_share("damping", self.damping, 1.0)
         entropy, threads = entropy or self.entropy(scores.graph), thread_count(self.threads)

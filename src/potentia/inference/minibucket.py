@@ -12,8 +12,8 @@ import numpy as np
 from ..base.types import Bools, Floats, Ints
 from ..graph.scores import Scores
 from ..kernels.minibucket import draw_labels, match_moments, move_weights, send_moments, send_nodes
-from ..kernels.rounding import kept_entries
-from .elimination import Program, _factors, _products
+from .elimination import Program, cut_factors, flat_program, products
+from .order_search import cut_states
 
 #: Entries of the table of a cost shift at most.
 _SHIFT_ENTRIES = 1024
@@ -49,26 +49,13 @@ class BucketFactors(NamedTuple):
 
 def factors_in_order(scores: Scores, allowed: Bools, order: Ints) -> BucketFactors:
     """The tables of `scores` over the allowed states of the variables in `order`; the others have one state each."""
-    regions, count = scores.regions, allowed.sum(axis=1)
-    kept = np.argsort(~allowed, axis=1, kind="stable")
-    loose = count[regions.scope] > 1
-    region_of = np.repeat(np.arange(len(regions.size)), regions.order)
-    entry = np.zeros(len(regions.size), dtype=np.int64)
-    np.add.at(entry, region_of[~loose], (regions.stride * kept[regions.scope, 0])[~loose])
-    position = np.full(len(count), -1)
-    position[order] = np.arange(len(order))
-    region, scope_ptr, scope, stride = _factors(region_of[loose], position[regions.scope[loose]], regions.stride[loose])
-    card = count[order]
-    offset = np.concatenate([[0], np.cumsum(_products(card[scope], scope_ptr))])
-    none = np.zeros(1, dtype=np.int64)
-    parts = (card, none, none, none, none, offset, scope_ptr, scope)
-    program = Program(*(np.ascontiguousarray(part, dtype=np.int64) for part in parts))
-    index = kept_entries(program, len(region), stride.astype(np.int64), entry[region], kept[order])
+    cut = cut_states(scores.regions, allowed)
+    region, tables, index = cut_factors(cut, order)
     values, where = scores.flat()
-    tables = values[index + np.repeat(where[region], np.diff(offset))]
-    fixed = np.flatnonzero(np.bincount(region_of[loose], minlength=len(regions.size)) == 0)
-    constant = math.fsum(values[where[fixed] + entry[fixed]])
-    return BucketFactors(order, kept, program.card, program.scope_ptr, program.scope, tables, constant)
+    fixed = np.flatnonzero(cut.order == 0)
+    constant = math.fsum(values[where[fixed] + cut.entry[fixed]])
+    start = np.repeat(where[region], np.diff(tables.offset))
+    return BucketFactors(order, cut.kept, tables.card, tables.scope_ptr, tables.scope, values[index + start], constant)
 
 
 class Split(NamedTuple):
@@ -199,7 +186,8 @@ class MiniBuckets:
     @staticmethod
     def bytes_of(split: Split) -> float:
         """Memory that mini-buckets take, at most, with what `tighten` needs."""
-        return 8.0 * (entries_of_messages(split) + 2 * split.largest) + 400.0 * len(split.scopes)
+        # a message has at most half of its node's entries
+        return 8.0 * (split.entries // 2 + len(split.scopes) + 2 * split.largest) + 400.0 * len(split.scopes)
 
     def send(self, going: Callable[[], bool] = lambda: True) -> float | None:
         """The bound: all messages, from the first variable to the last; None if `going()` ended it."""
@@ -219,7 +207,8 @@ class MiniBuckets:
         split = self.split
         if split.exact or not math.isfinite(value):
             return value
-        step, begin, end = 1.0, len(self.factors.values), int(self.program.offset[self._n_factors])
+        # shifts follow the factors of the model, messages follow them
+        step, begin, end = 1.0, len(self.factors.values), int(self.program.offset[-len(self.program.clique_ptr)])
         scratch, moments = np.empty(2 * split.largest), np.zeros(end)
         above, entropy = np.zeros(len(split.scopes)), np.zeros(len(split.scopes))
         best, shifts, weight = value, self.store[begin:end].copy(), self.weight.copy()
@@ -266,11 +255,6 @@ class MiniBuckets:
         )
         return labels, log_weight
 
-    @property
-    def _n_factors(self) -> int:
-        """Number of factors of the model, which come before those of messages."""
-        return len(self.program.offset) - len(self.program.clique_ptr)
-
 
 def choose_split(factors: BucketFactors, memory: float, entries: float) -> Split:
     """The largest mini-buckets that fit into `memory` bytes and have at most `entries` in all."""
@@ -285,11 +269,6 @@ def choose_split(factors: BucketFactors, memory: float, entries: float) -> Split
     return best
 
 
-def entries_of_messages(split: Split) -> int:
-    """Entries of all messages together; a message has at most half of its node's."""
-    return split.entries // 2 + len(split.scopes)
-
-
 def _program(factors: BucketFactors, split: Split) -> tuple[Program, Ints]:
     """The arrays of the kernels, and the factor of each node's cost shift (-1: none)."""
     card = factors.card
@@ -297,24 +276,20 @@ def _program(factors: BucketFactors, split: Split) -> tuple[Program, Ints]:
     shift = np.full(len(split.scopes), -1, dtype=np.int64)
     shifted = [node for node, scope in enumerate(split.shifts) if scope]
     shift[shifted] = n_given + np.arange(len(shifted))
-    n_factors = n_given + len(shifted)
     tables = [split.shifts[node] for node in shifted] + [scope[1:] for scope in split.scopes]
     sources = []
     for node, members in enumerate(split.sources):
         ids = [t if t < n_given else t + len(shifted) for t in members]
         # factors before messages, as the kernels expect
         sources.append(sorted(ids + ([int(shift[node])] if shift[node] >= 0 else [])))
-    sizes = [math.prod(card[list(scope)].tolist()) for scope in tables]
-    given = np.diff(np.concatenate([[0], np.cumsum(_products(card[factors.scope], factors.scope_ptr))]))
-    offset = np.concatenate([[0], np.cumsum(np.concatenate([given, np.array(sizes, dtype=np.int64)]))])
     clique_ptr, clique = _csr(split.scopes)
     source_ptr, source = _csr(sources)
     more_ptr, more = _csr(tables)
     scope_ptr = np.concatenate([factors.scope_ptr, factors.scope_ptr[-1] + more_ptr[1:]])
     scope = np.concatenate([factors.scope, more])
-    assert len(offset) - 1 == n_factors + len(split.scopes)
-    parts = (card, clique_ptr, clique, source_ptr, source, offset, scope_ptr, scope)
-    return Program(*(np.ascontiguousarray(part, dtype=np.int64) for part in parts)), shift
+    sizes = [math.prod(card[list(rest)].tolist()) for rest in tables]
+    offset = np.cumsum([0, *products(card[factors.scope], factors.scope_ptr).tolist(), *sizes])
+    return flat_program(card, clique_ptr, clique, source_ptr, source, offset, scope_ptr, scope), shift
 
 
 def _csr(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..base.types import Ints, WidthError
+from ..graph.cotangents import own_tables
 from ..graph.regions import structured_regions
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
@@ -62,11 +63,7 @@ class Expansion:
         n, n_outcomes = scope.shape[1], own.n_outcomes(scope.shape[1], states)
         small = math.prod(graph.n_states[scope].max(axis=0).tolist()) <= _WRITTEN
         symbols = own.symbols(n, states)
-        if own.rule == "count":
-            count = np.arange(n_outcomes)
-            sums, outcome = np.minimum(count[:, None] + count, n_outcomes - 1), count
-        else:
-            sums, outcome = own.sums(states)
+        sums, outcome = own.all_sums(n, states)
         chain: tuple[list[Any], list[Any]] = ([], [])
         last: tuple[list[Any], list[Any]] = ([], [])
         for row, at in zip(scope.tolist(), offset.tolist(), strict=True):
@@ -133,33 +130,14 @@ class Expansion:
         shapes = self.scores.graph.table_shapes(kind).tolist()
         if len(shapes[0]) == scope.shape[1]:
             return [own.configurations(tuple(shape), states) for shape in shapes]
-        sums, outcome = (
-            own.sums(states) if own.rule != "count" else (np.zeros((0, 0), dtype=int), np.zeros(0, dtype=int))
-        )
-        outcomes = []
+        sums, outcome = own.all_sums(scope.shape[1], states)
         symbols = own.symbols(scope.shape[1], states)[-1]
-        for height, width in shapes:
-            if own.rule == "count":
-                last = own.n_outcomes(scope.shape[1], states) - 1
-                outcomes.append(np.minimum(np.arange(height)[:, None] + symbols[:width], last))
-            else:
-                outcomes.append(outcome[sums[np.arange(height)[:, None], symbols[:width]]])
-        return outcomes
+        return [outcome[sums[np.arange(height)[:, None], symbols[:width]]] for height, width in shapes]
 
 
 def _tables(scores: Scores, kind: str) -> Any:
     """A kind's scores as theta takes them."""
-    if not len(scores.graph.scopes[kind]):
-        return None
-    values, offset = scores.kind(kind)
-    sizes = scores.graph.table_sizes(kind)
-    shapes = scores.graph.table_shapes(kind)
-    flat = (
-        values
-        if len(values) == int(sizes.sum())
-        else values[np.concatenate([np.arange(a, a + s) for a, s in zip(offset.tolist(), sizes.tolist(), strict=True)])]
-    )
-    return scores.graph.shape_tables(kind, flat) if len(shapes) else None
+    return scores.graph.shape_tables(kind, own_tables(scores, kind)) if len(scores.graph.scopes[kind]) else None
 
 
 # -- rounding

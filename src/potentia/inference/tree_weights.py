@@ -41,7 +41,7 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     graph = scores.graph
     refuse_structures(graph, "the bound by forests")
     forests = graph.spanning_forests if forests is None else forests
-    shares, members = _by_kind(scores, forests.shares), _by_kind(scores, forests.members)
+    shares, members = graph.split_cliques(forests.shares), graph.split_cliques(forests.members)
     singles = scores.singles.copy()
     tables, degree = {}, np.zeros((len(forests.weights), graph.n_variables))
     for kind, share in shares.items():
@@ -55,7 +55,7 @@ def forest_bound(result: Result, forests: Forests | None = None) -> float:
     total = 0.0
     for weight, inside, d in zip(forests.weights, forests.members, degree, strict=True):
         alone = singles + (mean_degree - d)[:, None] * h
-        total += weight * _log_partition(scores, alone, tables, _by_kind(scores, inside))
+        total += weight * _log_partition(scores, alone, tables, graph.split_cliques(inside))
     return float(total)
 
 
@@ -162,13 +162,6 @@ def _from_links(graph: Graph, kind: str, messages: Floats) -> Floats:
     states = np.arange(int(graph.n_states.max()))
     inside = states < graph.n_states[graph.scopes[kind]][:, :, None]
     return np.where(inside, messages[np.where(inside, at[:, :, None] + states, 0)], 0.0)
-
-
-def _by_kind(scores: Scores, values: Any) -> dict[str, Any]:
-    """Numbers of all cliques, (..., cliques), cut into their kinds."""
-    kinds = scores.graph.clique_kinds
-    cuts = np.cumsum([len(scores.graph.scopes[kind]) for kind in kinds])[:-1]
-    return dict(zip(kinds, np.split(values, cuts, axis=-1), strict=True)) if kinds else {}
 
 
 def _owners(graph: Graph, kind: str) -> Ints:

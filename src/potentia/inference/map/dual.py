@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from ...base.types import Floats, Ints
-from ...graph.regions import Regions
+from ...graph.regions import Regions, distinct
 from ...graph.scores import Scores
 from ...kernels.trw_s import ReparametrisedScores, sweep
 from ..decode import search
-from .task import SearchTask, distinct
+from .task import SearchTask
 
 #: Iterations at most, and between two roundings.
 _ITERATIONS, _ROUNDING = 2000, 8

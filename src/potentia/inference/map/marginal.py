@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 
 from ...base.resources import available_memory
 from ...base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, PotentiaError, WidthError, whole_numbers
 from ...graph.factors import join_factors
-from ...graph.scores import Scores, check_labels, region_indicators, score_labels
+from ...graph.layout import components, walk
+from ...graph.scores import Scores, check_labels, score_labels
 from ...kernels.minibucket import send_nodes
-from ..base import Interrupted, TablesByKind
+from ..base import Interrupted
 from ..clock import Clock
 from ..elimination import EliminationPlan, make_plan
 from ..mean_field import MeanField
@@ -97,25 +97,12 @@ def _result(scores: Scores, query: Bools, answer: QueryAnswer) -> MarginalMAPRes
     indicator = (np.arange(width) == answer.labels[:, None]).astype(np.float64)
     slack = 1e-9 * (1.0 + abs(answer.value)) + scores.rounding()
     proven = answer.exact and math.isfinite(answer.value) and answer.upper <= answer.value + slack
-    return MarginalMAPResult(
-        graph=scores.graph,
-        marginals=TablesByKind(scores.graph, partial(region_indicators, scores.graph, answer.labels)),
-        variable_marginals=np.where(query[:, None], indicator, uniform),
-        value=answer.value if proven else answer.upper,
-        bound="exact" if proven else "upper",
-        target="max_score",
-        iterations=0,
-        residual=0.0,
-        converged=proven,
-        scores=scores,
-        best=lambda _: answer.labels,
-        found_by=answer.found_by,
-        bound_by=answer.bound_by,
-        feasible=math.isfinite(answer.value),
-        interrupted=answer.interrupted,
-        query=query,
-        score_bound="exact" if answer.exact else "lower",
-    )
+    return MarginalMAPResult.of_labels(
+        scores, answer.labels, np.where(query[:, None], indicator, uniform),
+        answer.value if proven else answer.upper, proven,
+        iterations=0, found_by=answer.found_by, bound_by=answer.bound_by, interrupted=answer.interrupted,
+        feasible=math.isfinite(answer.value), query=query, score_bound="exact" if answer.exact else "lower",
+    )  # fmt: skip
 
 
 # -- the value of a labelling -------------------------------------------------------------------------------------
@@ -148,7 +135,7 @@ class ClampedSum:
                 f"the sum given the query needs {order.total:.3g} table entries, more than {_MAX_ENTRIES:.3g}."
             )
         in_order = np.zeros(0, dtype=np.int64) if order is None else joined.free[order.order]
-        component = _components(joined)
+        component = components(*walk(joined.ptr, joined.neighbour))
         position = np.full(len(query), -1)
         position[joined.free] = component
         #: The elimination of each component.
@@ -199,19 +186,6 @@ class ClampedSum:
                 break
             total += self.component(number, base)
         return total
-
-
-def _components(joined: Interactions) -> Ints:
-    """The connected component of each vertex."""
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import connected_components
-
-    n = len(joined.free)
-    if not n:
-        return np.zeros(0, dtype=np.int64)
-    matrix = csr_array((np.ones(len(joined.neighbour)), joined.neighbour, joined.ptr), shape=(n, n))
-    label: Ints = connected_components(matrix, directed=False)[1].astype(np.int64)
-    return label
 
 
 # -- search ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.types import Floats, Ints, WidthError
+from ...graph.layout import components
 from ...graph.regions import Regions, runs
 from ...graph.scores import Scores
 from ...kernels.forest import induced_forest
@@ -17,7 +18,7 @@ from ...kernels.max_flow import SINK, SOURCE, max_flow
 from ..elimination import best_states, make_plan
 from ..exact import Exact
 from ..pair_engine import suits_pairs
-from .task import SearchTask, components, penalty
+from .task import SearchTask, penalty
 
 #: Steps of the max-flow kernel per second to count on.
 _STEPS_PER_SECOND = 3e5
@@ -208,7 +209,7 @@ def solve_components(task: SearchTask, entries: float) -> None:
             _decide(task, np.arange(len(degree)), Exact().maximise(scores))
         return
     blocks, labels = Blocks(scores), np.zeros(len(degree), dtype=np.int64)
-    label = components(scores.regions)
+    label = components(*scores.graph.tree_order)
     parts = np.split(np.argsort(label, kind="stable"), np.cumsum(np.bincount(label))[:-1])
     small = [part for part in parts if len(part) <= _LARGE]
     solved = _solve_parts(task, blocks, small, labels, entries) if small else []

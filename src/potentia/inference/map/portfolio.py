@@ -20,14 +20,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ...base.resources import thread_count
-from ...base.types import ArrayLike, Ints, WidthError, check_count, check_number
+from ...base.types import ArrayLike, Floats, Ints, WidthError, check_count, check_number
 from ...graph.regions import Regions
-from ...graph.scores import Scores, refuse_structures, region_indicators, score_labels
+from ...graph.scores import Scores, refuse_structures, region_indicators, score_labels, trivial_bound
 from ...graph.structure import Graph
 from ..base import Inference, Interrupted, Result, TablesByKind
 from ..clock import Clock
@@ -37,7 +37,7 @@ from ..messages import TRW, LoopyBP, Smoothed
 from ..structured import Expansion, structured_labelling
 from .dual import ascend
 from .moves import Windows, move_labels, roof_duality, solve_components
-from .task import SearchTask, table_entries, trivial_bound
+from .task import SearchTask, table_entries
 
 #: Table entries of elimination that takes no noticeable time, and at most.
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
@@ -78,6 +78,16 @@ class MAPResult(Result):
     bound_by: str = ""
     feasible: bool = True
     interrupted: bool = False
+
+    @classmethod
+    def of_labels(cls, scores: Scores, labels: Ints, singles: Floats, value: float, proven: bool, **facts: Any) -> Self:
+        """The record of a labelling (-1: no label), with marginals of all variables and a bound, exact if `proven`."""
+        graph = scores.graph
+        return cls(
+            graph=graph, scores=scores, marginals=TablesByKind(graph, partial(region_indicators, graph, labels)),
+            variable_marginals=singles, value=value, bound="exact" if proven else "upper", target="max_score",
+            residual=0.0, converged=proven, best=lambda _: labels, **facts,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         if not self.feasible:
@@ -302,28 +312,16 @@ def _local_search(task: SearchTask, threads: int) -> None:
 
 def _result(task: SearchTask) -> MAPResult:
     """The record of what was found."""
-    graph, labels, found_by = task.scores.graph, task.labels, task.found_by
+    labels, found_by = task.labels, task.found_by
     if labels is None:
         best = search(task.scores, [task.scores.singles.argmax(axis=1)])
         labels, found_by = keep_observed(task.scores, best), "local search"
     indicator = np.arange(task.scores.singles.shape[1]) == labels[:, None]
-    return MAPResult(
-        graph=graph,
-        marginals=TablesByKind(graph, partial(region_indicators, graph, labels)),
-        variable_marginals=indicator.astype(np.float64),
-        value=task.score if task.proven else task.bound,
-        bound="exact" if task.proven else "upper",
-        target="max_score",
-        iterations=task.iterations,
-        residual=0.0,
-        converged=task.proven,
-        scores=task.scores,
-        best=lambda result: result.variable_marginals.argmax(axis=1),
-        found_by=found_by,
-        bound_by=task.bound_by,
+    return MAPResult.of_labels(
+        task.scores, labels, indicator.astype(np.float64), task.score if task.proven else task.bound, task.proven,
+        iterations=task.iterations, found_by=found_by, bound_by=task.bound_by, interrupted=task.interrupted,
         feasible=score_labels(task.scores, labels) > -np.inf,
-        interrupted=task.interrupted,
-    )
+    )  # fmt: skip
 
 
 # -- toulbar2

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ...base.types import Bools, Floats, InfeasibleError, Ints
-from ...graph.regions import Narrow, Regions
+from ...graph.regions import Narrow
 from ...graph.scores import Scores, score_labels
 from ...graph.structure import Graph
 from ...kernels.rounding import kept_entries, prune_states
 from ..clock import Clock
-from ..elimination import Program
+from ..elimination import factor_tables
 
 #: Share of the score below which a gap is rounding.
 _ROUNDING = 1e-9
@@ -155,17 +155,6 @@ def whole(scores: Scores) -> Reduced:
     return Reduced(scores, np.arange(n), np.zeros(n, dtype=np.int64), 0.0)
 
 
-def trivial_bound(scores: Scores) -> float:
-    """The sum of all tables' maxima, an upper bound on every score."""
-    total = float(scores.singles.max(axis=1).sum())
-    for kind in scores.graph.clique_kinds:
-        values, offset = scores.kind(kind)
-        starts = distinct(offset)
-        # tables without regions lie between these at most, which can only raise the bound
-        total += float(np.maximum.reduceat(values, starts)[np.searchsorted(starts, offset)].sum())
-    return total
-
-
 def propagate(scores: Scores, allowed: Bools) -> bool:
     """Clear states in place that hard constraints rule out (arc consistency); whether every variable keeps one."""
     prune_states(scores.regions, *scores.flat(), allowed)
@@ -195,7 +184,7 @@ def reduce(problem: Reduced, allowed: Bools) -> Reduced:
 def _condition(scores: Scores, free: Bools, labels: Ints) -> tuple[Scores, float]:
     """Scores of the free variables given labels of the others, and the constant that remains of the rest."""
     graph, regions = scores.graph, scores.regions
-    number = np.cumsum(free) - 1
+    number, n_states = np.cumsum(free) - 1, graph.n_states[free]
     singles = scores.singles[free]
     constant = float(scores.singles[~free, labels[~free]].sum())
     scopes: dict[str, Ints] = {}
@@ -211,43 +200,25 @@ def _condition(scores: Scores, free: Bools, labels: Ints) -> tuple[Scores, float
         start = offset + np.where(loose, 0, stride * labels[scope]).sum(axis=1)
         count = loose.sum(axis=1)
         constant += float(table[start[count == 0]].sum())
-        _add_lines(graph, table, start, stride, scope, loose, count == 1, number, singles)
-        for order in range(2, scope.shape[1] + 1):
+        for order in range(1, scope.shape[1] + 1):
             rows = np.flatnonzero(count == order)
             if not len(rows):
                 continue
-            name, keep = f"{kind}:{order}", loose[rows]
-            inner = number[scope[rows][keep]].reshape(-1, order)
-            scopes[name] = inner
-            values[name], offsets[name] = table, start[rows]
+            inner, steps = (part[rows][loose[rows]].reshape(-1, order) for part in (number[scope], stride))
+            own = table, start[rows]
             if order < scope.shape[1]:
-                steps = stride[rows][keep].reshape(-1, order)
-                values[name], offsets[name] = _written_out(table, start[rows], steps, inner, graph.n_states[free])
-    left = Scores(Graph(graph.n_states[free], scopes), {})
+                own = _written_out(table, start[rows], steps, inner, n_states)
+            if order == 1:
+                length = n_states[inner[:, 0]]
+                state = np.arange(len(own[0])) - np.repeat(own[1], length)
+                np.add.at(singles, (np.repeat(inner[:, 0], length), state), own[0])
+            else:
+                name = f"{kind}:{order}"
+                scopes[name], values[name], offsets[name] = inner, *own
+    left = Scores(Graph(n_states, scopes), {})
     left.replace(values, offsets)
     left.singles = np.ascontiguousarray(singles[:, : left.singles.shape[1]])
     return left, constant
-
-
-def _add_lines(
-    graph: Graph,
-    table: Floats,
-    start: Ints,
-    stride: Ints,
-    scope: Ints,
-    loose: Bools,
-    chosen: Bools,
-    number: Ints,
-    singles: Floats,
-) -> None:
-    """Add regions with one free variable to the single scores."""
-    rows = np.flatnonzero(chosen)
-    if not len(rows):
-        return
-    variable, step = scope[rows][loose[rows]], stride[rows][loose[rows]]
-    for state in range(singles.shape[1]):
-        inside = graph.n_states[variable] > state
-        np.add.at(singles[:, state], number[variable[inside]], table[(start[rows] + state * step)[inside]])
 
 
 def _written_out(table: Floats, start: Ints, steps: Ints, scope: Ints, n_states: Ints) -> tuple[Floats, Ints]:
@@ -268,18 +239,8 @@ def table_entries(
         start: index of the entry at which all of them are in state 0.
         count, states: states per variable, and which those are, (n, max states).
     """
-    size = np.multiply.reduceat(count[scope], scope_ptr[:-1])
-    offset = np.concatenate([[0], np.cumsum(size)])
-    none = np.zeros(1, dtype=np.int64)
-    parts = (count, none, none, none, none, offset, scope_ptr, scope)
-    program = Program(*(np.array(part, dtype=np.int64) for part in parts))
-    return kept_entries(program, len(size), stride.astype(np.int64), start, states), offset
-
-
-def distinct(values: Ints) -> Ints:
-    """The distinct values, sorted; `np.unique` hashes, which is slower by far where there are millions."""
-    ordered = np.sort(values)
-    return ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    program = factor_tables(count, scope_ptr, scope)
+    return kept_entries(program, len(scope_ptr) - 1, stride.astype(np.int64), start, states), program.offset
 
 
 def penalty(values: Floats, n: int) -> float:
@@ -288,15 +249,3 @@ def penalty(values: Floats, n: int) -> float:
     if not len(finite):
         return -1.0
     return float(finite.min() - (n + 1) * np.ptp(finite) - (np.abs(finite).max() or 1.0))
-
-
-def components(regions: Regions) -> Ints:
-    """Number of the connected component of every variable, (n_variables,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    first = np.repeat(regions.scope[regions.scope_ptr[:-1]], regions.order)
-    n = len(regions.n_states)
-    joined = coo_array((np.ones(len(first)), (first, regions.scope)), shape=(n, n))
-    label: Ints = connected_components(joined, directed=False)[1].astype(np.int64)
-    return label
