@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 
 from potentia.base import resources
 from potentia.base.resources import borrow, borrow_zeros
@@ -10,8 +11,17 @@ from potentia.base.resources import borrow, borrow_zeros
 BIG = 2**17
 
 
+@pytest.fixture(autouse=True, scope="module")
+def frozen():
+    """What other tests left would come back into the pool later, and take each collection a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def fresh_pool(monkeypatch):
-    gc.collect()  # what other tests left would come back into the pool later
+    gc.collect()
     monkeypatch.setattr(resources, "_idle", [])
     resources._returned.clear()
 

@@ -66,7 +66,7 @@ class Mine(Differentiable):
 
 #: Iterations that make fits of the shared table take some tenths of a second.
 ITERATIONS = {
-    "alternating": 60, "direct": 120, "mixed": 12, "drawn": 12, "mlp": 8, "soft": 60, "risk": 60, "em": 40, "warm": 20,
+    "alternating": 60, "direct": 60, "mixed": 12, "drawn": 12, "mlp": 8, "soft": 30, "risk": 60, "em": 40, "warm": 20,
     "batches": 30, "stages": 40, "margin": 40, "planes": 40,
 }  # fmt: skip
 

@@ -67,7 +67,10 @@ def campaign(kills, rng):
     for name, values in (("old", (0, 7)), ("new", (1, 9))):
         Path(name).mkdir()
         make_images(Path(name), values=values)
-        run(f"train --images {name}/photos --masks {name}/masks --out {name}/model")
+        # in this process, so that its children find everything loaded
+        main_command(
+            f"train --images {name}/photos --masks {name}/masks --out {name}/model --threads 1 --quiet".split()
+        )
     Path("one").mkdir()
     shutil.copy("old/photos/p0.png", "one/q.png")
     replacing = "predict new/model --images new/photos --out out"

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("script", "options"),
     [
-        ("kills.py", ["--kills", "1", "--pairs", "2", "--learners", "direct", "soft-3"]),
+        ("kills.py", ["--kills", "1", "--pairs", "1", "--learners", "direct", "soft-3"]),
         ("soak.py", ["--calls", "120"]),
         ("api_calls.py", ["--calls", "400"]),
         ("moves.py", ["--kills", "8"]),

@@ -24,8 +24,8 @@ from test_lmsbn import labelled_rows
         pt.multilabel.IndependentClassifiers(kernel="rbf"),
         baselines.ClassifierChain(),
         baselines.LabelPowerset(),
-        baselines.ThresholdClassifier(),
-        baselines.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=3),
+        baselines.ThresholdClassifier(cv=2),
+        baselines.ThresholdClassifier(pt.LMSBN(order="index"), measure="exact_match", cv=2),
     ],
     ids=lambda m: str(m).split("(")[0],
 )

@@ -76,16 +76,16 @@ def few_iterations(problem):
 
 def converged(problem, gradient):
     """Methods at a fixed point that the gradient method applies to."""
-    yield pt.TRW(iterations=600, tol=0)
-    yield pt.Smoothed(0.8, iterations=600, tol=0)
+    yield pt.TRW(iterations=600, tol=1e-12)
+    yield pt.Smoothed(0.8, iterations=600, tol=1e-12)
     if problem.is_forest:
-        yield pt.LoopyBP(iterations=100, tol=0)
+        yield pt.LoopyBP(iterations=100, tol=1e-12)
     if problem.is_junction:
-        yield pt.Kikuchi(iterations=600, tol=0, damping=0.3)
+        yield pt.Kikuchi(iterations=600, tol=1e-12, damping=0.3)
     if gradient == "perturbation" or (problem.is_forest and problem.pairwise):
         yield pt.Exact()
     if gradient != "implicit" and not problem.name.startswith("ties"):  # uniform there, an unstable fixed point
-        yield pt.MeanField(iterations=2000, tol=0)
+        yield pt.MeanField(iterations=2000, tol=1e-12)
 
 
 @pytest.mark.parametrize("problem", SOFT, ids=str)
