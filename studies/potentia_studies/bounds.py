@@ -1,4 +1,4 @@
-"""Bounds that theory gives for label networks: Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN]."""
+"""What theory gives for label networks: Eq. 2, Remarks 3, 5 and 6, Theorems 4 and 9 of [LMSBN]."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from potentia import LMBM, LMSBN
-from potentia.base.types import Floats, PotentiaError, check_type, real_numbers
+from potentia.base.types import Floats, PotentiaError, check_count, check_type, real_numbers
 from potentia.models.multilabel.lmsbn import UNLIMITED
 
 #: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
@@ -126,3 +126,34 @@ def states_below(n_labels: int, bound: float) -> int:
     """
     most = n_labels if np.isinf(bound) else min(n_labels, ceil(bound) - 1)
     return sum(comb(d, i) for d in range(1, n_labels + 1) for i in range(min(d, most) + 1))
+
+
+class Probabilities(NamedTuple):
+    """P(label is the larger of its values) (n, K): exact, or means over `samples` draws with their standard errors."""
+
+    values: Floats
+    exact: bool
+    samples: int
+    error: Floats
+
+
+def label_probabilities(
+    model: LMSBN, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
+) -> Probabilities:
+    r"""Probabilities of labels in the sigmoid network :math:`\prod_i 1 / (1 + \exp(-z_i))` [LMSBN Eq. 2].
+
+    Exact for up to `exact_up_to` labels, by enumeration of all labellings of each row; otherwise means over
+    `samples` ancestral samples of each label's probability given the sampled labels before it.
+    """
+    check_type("model", model, LMSBN)
+    check_count("samples", samples, 1)
+    check_count("exact_up_to", exact_up_to)
+    check_count("random_state", random_state)
+    if model.constraints is not None:
+        raise PotentiaError("label_probabilities does not know constraints: use predict_proba.")
+    base = model._base(model._checked(X))
+    samples = 0 if base.shape[1] <= exact_up_to else samples
+    values, error = model.network_.marginals(base, samples, random_state)
+    p = model._coding.beside_constant(values, model._coding.probabilities)
+    errors = model._coding.beside_constant(error, np.zeros(model.n_labels_))
+    return Probabilities(p, samples == 0, samples, errors)

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...base.schema import Array, Rule, Schema, Size
 from ...base.types import Floats, check_choice, check_number, prefixed
+from ...kernels.search import flip_costs
 from .base import FitTask, Solved
 from .hinge import HingeSolver, Kernel, LabelRows, kernel_width, lone_score
 from .machine import (
@@ -20,9 +21,9 @@ from .machine import (
     MachineProblem,
     as_cliques,
     clique_sets,
-    costs_of_flips,
     find_labelling,
     learn_machine,
+    over_rows,
 )
 from .margins import MarginClassifier
 from .network import guessed
@@ -144,8 +145,9 @@ class LMBM(MarginClassifier):
         scores = self._scores(X)
         signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
-        cost = np.maximum(costs_of_flips(self._machine, scores, signs), np.finfo(float).tiny)
-        return lone_score(signs * cost)
+        cost = np.empty(scores.shape)
+        over_rows(flip_costs, self._machine, scores, signs, cost, True)
+        return lone_score(signs * np.maximum(cost, np.finfo(float).tiny))
 
     def search(self, X: Any, decode: Decode | None = None) -> Decoded:
         """Labellings with losses, bounds and proofs; None is the estimator's own `decode`."""

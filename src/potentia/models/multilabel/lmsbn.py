@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from ...base.schema import Array, Number, Rule, Schema
-from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive
+from ...base.types import Floats, Ints, check_choice, check_count, check_positive
 from ...kernels.search import NetworkTerms
 from .base import FitTask
 from .constraints import make_rules
@@ -43,15 +43,6 @@ UNLIMITED = 2**62
 
 Order = Literal["f-score", "index", "learned", "cv"]
 ORDERS = get_args(Order)
-
-
-class Probabilities(NamedTuple):
-    """P(label is the larger of its values) (n, K): exact, or means over `samples` draws with their standard errors."""
-
-    values: Floats
-    exact: bool
-    samples: int
-    error: Floats
 
 
 @dataclass(eq=False, repr=False)
@@ -240,32 +231,12 @@ class LMSBN(MarginClassifier):
         return self.network_.losses(self._base(X), signs)
 
     def log_loss(self, X: Any, y: Any) -> Floats:
-        """Minus the log-likelihood (n) of each row's labelling in the sigmoid network of `label_probabilities`.
+        r"""Minus the log-likelihood (n) of each row's labelling in the sigmoid network [LMSBN Eq. 2].
 
-        Labels that are constant in training are left out.
+        The likelihood is :math:`\prod_i 1 / (1 + \exp(-z_i))`. Labels that are constant in training are left out.
         """
         X, signs, _ = self._with_labels(X, y)
         return self.network_.log_losses(self._base(X), signs)
-
-    def label_probabilities(
-        self, X: Any, samples: int = 1000, exact_up_to: int = 12, random_state: int = 0
-    ) -> Probabilities:
-        r"""Probabilities of labels in the sigmoid network :math:`\prod_i 1 / (1 + \exp(-z_i))` [LMSBN Eq. 2].
-
-        Exact for up to `exact_up_to` labels, by enumeration of all labellings of each row; otherwise means over
-        `samples` ancestral samples of each label's probability given the sampled labels before it.
-        """
-        check_count("samples", samples, 1)
-        check_count("exact_up_to", exact_up_to)
-        check_count("random_state", random_state)
-        if self._constraints:
-            raise PotentiaError("label_probabilities does not know constraints: use predict_proba.")
-        base = self._base(self._checked(X))
-        samples = 0 if base.shape[1] <= exact_up_to else samples
-        values, error = self.network_.marginals(base, samples, random_state)
-        p = self._coding.beside_constant(values, self._coding.probabilities)
-        errors = self._coding.beside_constant(error, np.zeros(self.n_labels_))
-        return Probabilities(p, samples == 0, samples, errors)
 
     def _base(self, X: Any) -> Floats:
         """Scores (n, V) of the labels without other labels' part."""

@@ -24,7 +24,7 @@ from ...base.types import (
     whole_numbers,
 )
 from ...kernels.linear_losses import Cliques, DualState, descend_joint, fields
-from ...kernels.search import Rules, enumerate_rows, flip_costs, improve_rows
+from ...kernels.search import Rules, enumerate_rows, improve_rows
 from ...learn.backends.connection import map_anywhere
 from .base import Solved
 from .constraints import forced_by_others
@@ -391,7 +391,7 @@ def is_optimal(loss: Any, bound: Any) -> Any:
 def _rounded(machine: Machine, scores: Floats, means: Floats, held: Floats) -> tuple[Floats, Floats]:
     """The signs of the means, improved by flips, and their hinge sums."""
     signs, loss = project(np.where(held != 0, held, means), machine.rules, held), np.empty(len(scores))
-    _over_rows(improve_rows, machine, scores, machine.rules, held, signs, loss)
+    over_rows(improve_rows, machine, scores, machine.rules, held, signs, loss)
     return signs, loss
 
 
@@ -428,22 +428,15 @@ def _branch(
             return
 
 
-def costs_of_flips(machine: Machine, scores: Floats, signs: Floats) -> Floats:
-    """(n, K): what turning each label alone adds to the loss."""
-    cost = np.empty(scores.shape)
-    _over_rows(flip_costs, machine, scores, signs, cost, True)
-    return cost
-
-
 def _compare_all(machine: Machine, rows: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
     """The best of all labellings of some rows' scores that agree with what is held, and their hinge sums."""
     scores, held = (np.ascontiguousarray(part) for part in rows)
     signs, loss = np.empty(scores.shape), np.empty(len(scores))
-    _over_rows(enumerate_rows, machine, scores, machine.rules, held, signs, loss)
+    over_rows(enumerate_rows, machine, scores, machine.rules, held, signs, loss)
     return signs, loss
 
 
-def _over_rows(function: Any, machine: Machine, scores: Floats, *args: Any) -> None:
+def over_rows(function: Any, machine: Machine, scores: Floats, *args: Any) -> None:
     """function(cliques, weight, scores, [rules, held,] first row, end, *args) over ranges of rows, in parallel."""
     first = 2 if args and isinstance(args[0], Rules) else 0
     call = partial(function, machine.cliques, machine.weight, scores, *args[:first])

@@ -342,9 +342,9 @@ class LabellingForest(NamedTuple):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The arrays of a file."""
-        arrays = {name: getattr(self, name) for name in FOREST if name in self._fields}
-        parts = {name: getattr(self.shares, name) for name in ("data", "indices", "indptr")}
-        return arrays | {name: v.astype(np.int64) if v.dtype.kind == "i" else v for name, v in parts.items()}
+        indices, indptr = (part.astype(np.int64) for part in (self.shares.indices, self.shares.indptr))
+        parts = {name: getattr(self, name) for name in FOREST if name in self._fields}
+        return parts | {"data": self.shares.data, "indices": indices, "indptr": indptr}
 
     @staticmethod
     def from_arrays(saved: dict[str, Any]) -> LabellingForest:
