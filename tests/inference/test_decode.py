@@ -13,7 +13,7 @@ from potentia.base.types import PotentiaError
 from potentia.graph.scores import Scores, score_labels
 from potentia.graph.structure import Graph
 from potentia.inference.base import Result
-from potentia.inference.decode import _Climb, best_labelling, conditional_rounding, feasible_labelling, kicked, search
+from potentia.inference.decode import _Climb, best_labelling, conditional_rounding, feasible_labelling, search
 from zoo import Problem, problems, random_models, scores, zoo
 
 
@@ -22,6 +22,12 @@ def result_with(problem: Problem, variable_marginals) -> Result:
     facts = {"value": 0.0, "bound": "estimate", "target": "log_partition", "iterations": 0, "residual": 0.0}
     own = Scores(*problem.model)
     return Result(problem.graph, {}, variable_marginals, **facts, converged=False, scores=own, best=best_labelling)
+
+
+def kicked(own: Scores, labels, variable_marginals):
+    """Iterated local search from a labelling."""
+    climb = _Climb(own, pairs=True)
+    return climb.kicked(climb(labels), variable_marginals, seed=0).labels
 
 
 def key(problem: Problem, labels) -> tuple[int, float]:

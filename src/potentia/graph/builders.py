@@ -108,6 +108,11 @@ def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
         raise PotentiaError(f"from_networkx needs a networkx graph, not a {type(network).__name__}.")
     if network.is_directed():
         raise PotentiaError("a directed networkx graph has no undirected edges; pass G.to_undirected().")
+    return _numbered(network)
+
+
+def _numbered(network: Any) -> tuple[list[Any], Ints]:
+    """The nodes of a networkx graph, and its edges as indices into them, whatever their direction."""
     nodes = list(network.nodes)
     position = {node: i for i, node in enumerate(nodes)}
     edges = [(position[a], position[b]) for a, b in network.edges()]
@@ -117,9 +122,8 @@ def networkx_edges(network: Any) -> tuple[list[Any], Ints]:
 def edge_list(edges: Any) -> tuple[Ints, int]:
     """Edges (E, 2) as given, and the least number of nodes: (E, 2) or (2, E), a sparse matrix, or networkx."""
     if hasattr(edges, "is_directed") and hasattr(edges, "nodes"):
-        position = {node: i for i, node in enumerate(edges.nodes)}
-        named = [(position[a], position[b]) for a, b in edges.edges()]
-        return np.asarray(named, dtype=np.int64).reshape(-1, 2), len(position)
+        nodes, pairs = _numbered(edges)
+        return pairs, len(nodes)
     if hasattr(edges, "tocoo"):
         if edges.ndim != 2 or edges.shape[0] != edges.shape[1]:
             raise PotentiaError(f"edges as a sparse matrix must be square, not of shape {edges.shape}.")

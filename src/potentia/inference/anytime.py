@@ -405,31 +405,15 @@ class _Task:
             value, self.found_by = certain[1], "maxima of the tables"
         tables = partial(_tables, self.scores.graph, self.singles, self.cliques)
         return AnytimeResult(
-            graph=self.scores.graph,
-            marginals=TablesByKind(self.scores.graph, tables),
-            variable_marginals=self.singles,
-            value=min(max(value, lower), upper) if lower <= upper else value,
-            bound="exact" if self.exact else "estimate",
-            target="log_partition",
-            iterations=0,
-            residual=0.0,
-            converged=self.exact and self.exact_marginals,
-            scores=self.scores,
-            best=best_labelling,
-            lower=lower,
-            upper=upper,
-            lower_certain=sure[0],
-            upper_certain=sure[1],
-            certain=certain,
-            confidence=1.0 if all(sure) else self.method.confidence,
-            found_by=self.found_by,
-            marginals_by=self.marginals_by,
-            samples=self.samples,
-            effective=self.effective,
-            seconds=self.clock.seconds,
-            cpu_seconds=self.clock.cpu_seconds,
-            interrupted=interrupted,
-        )
+            graph=self.scores.graph, marginals=TablesByKind(self.scores.graph, tables),
+            variable_marginals=self.singles, value=min(max(value, lower), upper) if lower <= upper else value,
+            bound="exact" if self.exact else "estimate", target="log_partition", iterations=0, residual=0.0,
+            converged=self.exact and self.exact_marginals, scores=self.scores, best=best_labelling, lower=lower,
+            upper=upper, lower_certain=sure[0], upper_certain=sure[1], certain=certain,
+            confidence=1.0 if all(sure) else self.method.confidence, found_by=self.found_by,
+            marginals_by=self.marginals_by, samples=self.samples, effective=self.effective,
+            seconds=self.clock.seconds, cpu_seconds=self.clock.cpu_seconds, interrupted=interrupted,
+        )  # fmt: skip
 
 
 def _tables(graph: Graph, singles: Floats, cliques: Mapping[str, Tables], kind: str) -> Tables:

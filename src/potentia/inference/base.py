@@ -259,8 +259,9 @@ class Inference(Registered, ABC):
         return self.run(scores, None).argmax()
 
     def counting_numbers(self, graph: Graph) -> Floats | None:
-        """Counting numbers of all regions whose entropy this method maximises; None if not defined."""
-        return None
+        """Counting numbers of all regions whose entropy this method maximises, a copy; None if not defined."""
+        entropy = self.entropy_on(graph)
+        return None if entropy is None else entropy.counting.copy()
 
     def entropy_on(self, graph: Graph) -> Entropy | None:
         """The entropy this method maximises together with the scores; None if its marginals solve no such problem."""

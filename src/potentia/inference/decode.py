@@ -9,8 +9,8 @@ import numpy as np
 
 from ..base.types import ArrayLike, Bools, Floats, Ints, PotentiaError
 from ..graph.scores import Scores, score_labels
-from ..kernels import labelling, rounding
 from ..kernels import labelling as kernels
+from ..kernels import rounding
 from ..kernels.rounding import find_hard
 from .base import Result
 from .forest import best_labels
@@ -81,17 +81,6 @@ def keep_observed(scores: Scores, labels: Ints) -> Ints:
     """Labels in which states that single scores forbid, as `observed` does, become the best ones by those scores."""
     singles = scores.singles
     return np.where(singles[np.arange(len(labels)), labels] > -np.inf, labels, singles.argmax(axis=1))
-
-
-def kicked(scores: Scores, labels: Ints, variable_marginals: Floats, seed: int = 0) -> Ints:
-    """Iterated local search from a labelling, never worse than what was given; see `kernels.shaking.shake`.
-
-    Kicks redraw a few neighbouring variables from the marginals mixed with as much of the uniform distribution over
-    allowed states, as often as a fixed number of table entries allows. An infeasible labelling is first repaired, by
-    constraint search with random chances and by redrawing its forbidden configurations in turn.
-    """
-    climb = _Climb(scores, pairs=True)
-    return climb.kicked(climb(labels), variable_marginals, seed).labels
 
 
 def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> Ints | None:
@@ -200,7 +189,12 @@ class _Climb:
         return False
 
     def kicked(self, best: _Optimum, variable_marginals: Floats, seed: int) -> _Optimum:
-        """The labelling after random kicks and local search, if that is better."""
+        """Iterated local search from a labelling, never worse than what was given; see `kernels.shaking.shake`.
+
+        Kicks redraw a few neighbouring variables from the marginals mixed with as much of the uniform distribution over
+        allowed states, as often as a fixed number of table entries allows. An infeasible labelling is first repaired,
+        by constraint search with random chances and by redrawing its forbidden configurations in turn.
+        """
         weight = self._distribution(variable_marginals) + self.allowed / self.allowed.sum(axis=1, keepdims=True)
         rate = np.where(self.allowed, weight, 0.0)
         best = self._repaired(best, rate, seed)
@@ -208,8 +202,8 @@ class _Climb:
         passes = _KICK_PASSES * len(regions.stride) * rate.shape[1]
         labels, fields = best.labels.copy(), kernels.Fields(*(a.copy() for a in best.fields))
         limit = int(np.clip(passes, _KICK_LEAST, _KICK_MOST))
-        step = labelling.shaking_scratch(len(labels))
-        labelling.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit, step)
+        step = kernels.shaking_scratch(len(labels))
+        kernels.shake(*self.flat, labels, fields, rate, np.random.default_rng(seed), limit, step)
         return best.or_better(self(labels, best))
 
     def _repaired(self, best: _Optimum, rate: Floats, seed: int) -> _Optimum:

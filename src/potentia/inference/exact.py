@@ -65,10 +65,6 @@ class Exact(Inference):
             return _forest_best(scores)
         return elimination.best_labelling(scores, self.max_table)
 
-    def counting_numbers(self, graph: Graph) -> Floats | None:
-        """Bethe's on forests, where they are exact."""
-        return bethe(graph).counting.copy() if _by_tree(graph) else None
-
     def entropy_on(self, graph: Graph) -> Entropy | None:
         """Bethe's on forests, where it is exact."""
         return bethe(graph) if _by_tree(graph) else None

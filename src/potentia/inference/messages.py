@@ -103,10 +103,6 @@ class MessagePassingMethod(Inference):
         """The method's entropy, whose maximum its marginals are."""
         return self.entropy(graph)
 
-    def counting_numbers(self, graph: Graph) -> Floats:
-        """Counting numbers of the method's entropy, a copy."""
-        return self.entropy(graph).counting.copy()
-
     def run(self, scores: Scores, start: Result | None) -> Result:
         """Message passing from the method's first messages or those of `start`."""
         return self.solve(self.engine(scores, start))

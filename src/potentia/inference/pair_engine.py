@@ -170,25 +170,16 @@ class PairEngine(Engine):
         size = states * states
         entries = 2 * size if self.shared else (rows - 1) * (self.profile.fields or size) * width
         return PairBlocks(
-            slot_ptr=layout.slot_ptr,
-            opposite=layout.opposite,
-            count=count,
-            even=even,
-            inverse=inverse,
-            node=borrow_zeros((n_blocks, states, width)),
-            own=_NOTHING,
+            slot_ptr=layout.slot_ptr, opposite=layout.opposite, count=count, even=even, inverse=inverse,
+            node=borrow_zeros((n_blocks, states, width)), own=_NOTHING,
             table=borrow_like((entries,), np.float32 if self.single else np.float64),
             base=layout.side[:, 0].astype(np.int64) * size if self.shared else np.arange(rows) * size * width,
-            shared=self.shared,
-            profile=self.profile,
+            shared=self.shared, profile=self.profile,
             mode=np.full(n_blocks, MAXIMUM if self.entropy.maximum else PRODUCT, dtype=np.int64),
-            lam=borrow((rows, states, width)),
-            belief=borrow_zeros((n_blocks, states, width)),
-            first=_first_ends(self.graph, layout_order(self.schedule), self.shared),
-            value=np.zeros(n_blocks),
-            role=np.full(rows, ALONE, dtype=np.int8),
-            sent=_NOTHING,
-        )
+            lam=borrow((rows, states, width)), belief=borrow_zeros((n_blocks, states, width)),
+            first=_first_ends(self.graph, layout_order(self.schedule), self.shared), value=np.zeros(n_blocks),
+            role=np.full(rows, ALONE, dtype=np.int8), sent=_NOTHING,
+        )  # fmt: skip
 
     def _steepness(self) -> float:
         """The range of pair scores over the smallest counting number; exponentials are safe while it is small."""

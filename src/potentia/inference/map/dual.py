@@ -75,26 +75,15 @@ def dual(scores: Scores) -> ReparametrisedScores:
     inside = np.repeat(regions.order > 2, regions.order)
     position = np.cumsum(inside) - 1
     return ReparametrisedScores(
-        node=scores.singles,
-        n_states=graph.n_states,
-        link_ptr=star.pair_ptr,
-        link=number.astype(np.int32),
-        other=other,
-        send=np.where(is_first, first[number], second[number]),
-        receive=np.where(is_first, second[number], first[number]),
-        tables=tables,
-        message=np.zeros((len(pairs), width)),
-        wide_ptr=star.wide_ptr,
-        wide=np.searchsorted(wide, star.wide).astype(np.int32),
-        wide_at=position[star.wide_at].astype(np.int32),
-        scope_ptr=np.concatenate([[0], np.cumsum(regions.order[wide])]),
-        scope=regions.scope[inside],
-        start=where[wide],
-        values=values if len(wide) else np.zeros(0),
-        share=_shares(regions, n),
-        lam=np.zeros((int(inside.sum()), width)),
-        deficit=np.zeros((n, width)),
-    )
+        node=scores.singles, n_states=graph.n_states, link_ptr=star.pair_ptr, link=number.astype(np.int32),
+        other=other, send=np.where(is_first, first[number], second[number]),
+        receive=np.where(is_first, second[number], first[number]), tables=tables,
+        message=np.zeros((len(pairs), width)), wide_ptr=star.wide_ptr,
+        wide=np.searchsorted(wide, star.wide).astype(np.int32), wide_at=position[star.wide_at].astype(np.int32),
+        scope_ptr=np.concatenate([[0], np.cumsum(regions.order[wide])]), scope=regions.scope[inside],
+        start=where[wide], values=values if len(wide) else np.zeros(0), share=_shares(regions, n),
+        lam=np.zeros((int(inside.sum()), width)), deficit=np.zeros((n, width)),
+    )  # fmt: skip
 
 
 def _both_ways(regions: Regions, values: Floats, where: Ints) -> tuple[Floats, Ints, Ints]:

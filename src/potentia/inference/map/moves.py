@@ -288,17 +288,17 @@ class Blocks:
     def forbids(self, labels: Ints, block: Ints) -> bool:
         """Whether a region that touches the block is at a forbidden entry."""
         inner, touched, variables = _around(self.regions, block)
-        return bool(np.any(_entries(inner, self.values, self.where[touched], labels[variables]) == self.penalty))
+        return bool(np.any(entries_at(inner, self.values, self.where[touched], labels[variables]) == self.penalty))
 
 
-def _entries(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:
+def entries_at(regions: Regions, values: Floats, where: Ints, labels: Ints) -> Floats:
     """The score of every region at a labelling."""
     return values[where + np.add.reduceat(regions.stride * labels[regions.scope], regions.scope_ptr[:-1])]
 
 
 def _score(regions: Regions, values: Floats, where: Ints, labels: Ints) -> float:
     """The score of a labelling: the sum over regions of their tables' entries."""
-    return float(_entries(regions, values, where, labels).sum())
+    return float(entries_at(regions, values, where, labels).sum())
 
 
 def _around(regions: Regions, block: Ints) -> tuple[Regions, Ints, Ints]:

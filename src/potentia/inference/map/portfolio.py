@@ -26,7 +26,6 @@ import numpy as np
 
 from ...base.resources import thread_count
 from ...base.types import ArrayLike, Floats, Ints, WidthError, check_count, check_number
-from ...graph.regions import Regions
 from ...graph.scores import Scores, refuse_structures, region_indicators, score_labels, trivial_bound
 from ...graph.structure import Graph
 from ..base import Inference, Interrupted, Result, TablesByKind
@@ -36,7 +35,7 @@ from ..exact import Ranking
 from ..messages import TRW, LoopyBP, Smoothed
 from ..structured import Expansion, structured_labelling
 from .dual import ascend
-from .moves import Windows, move_labels, roof_duality, solve_components
+from .moves import Windows, entries_at, move_labels, roof_duality, solve_components
 from .task import SearchTask, table_entries
 
 #: Table entries of elimination that takes no noticeable time, and at most.
@@ -430,22 +429,12 @@ def _integer_costs(scores: Scores, labels: Ints | None) -> tuple[dict[str, Ints]
     start = np.zeros(len(count), dtype=np.int64)
     if labels is not None:
         start = (states == labels[:, None]).argmax(axis=1)
-        entries = _entries_at(regions, count, ptr, start)
-        if not forbidden[entries].any():
-            upper = int(whole[entries].sum())
+        own = -entries_at(regions, values, where, labels) - least
+        if not np.isinf(own).any():
+            upper = int(np.rint(own * scale).astype(np.int64).sum())
     whole[forbidden] = upper
     arrays = {
         "n_states": count, "scope_ptr": regions.scope_ptr, "scope": regions.scope, "cost_ptr": ptr, "costs": whole,
         "labels": start, "upper": np.array(upper),
     }  # fmt: skip
     return arrays, states, scale, float(least.sum()), 0.5 * len(where) / scale
-
-
-def _entries_at(regions: Regions, count: Ints, ptr: Ints, labels: Ints) -> Ints:
-    """Positions of the costs of all regions at a labelling."""
-    index = np.zeros(len(ptr) - 1, dtype=np.int64)
-    for axis in range(int(regions.order.max())):
-        rows = np.flatnonzero(regions.order > axis)
-        variable = regions.scope[regions.scope_ptr[rows] + axis]
-        index[rows] = index[rows] * count[variable] + labels[variable]
-    return ptr[:-1] + index
