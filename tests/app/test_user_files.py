@@ -252,6 +252,15 @@ def test_blank_cells_beside_marks_mean_absent():
             learn_labels("a", column)
 
 
+def test_the_default_model_learns_lists_of_tags(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(x, "|".join(tag for tag, has in (("a", x > 0), ("b", x > 0.5)) if has)) for x in rng.normal(size=60)]
+    (tmp_path / "t.csv").write_text("x,y,tags\n" + "".join(f"{x},{x**2},{tags}\n" for x, tags in rows))
+    _, facts = tables.train(tmp_path / "t.csv", ["tags"])
+    assert facts["labels"] == ["tags=a", "tags=b"]
+    assert facts["most_useful_columns"][0].startswith("tags=a: x")
+
+
 def test_lists_of_tags_become_labels_and_lists_again(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))

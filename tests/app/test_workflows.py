@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 import potentia as pt
 from own_data import make_images, make_sequences, make_table
@@ -443,6 +444,25 @@ def test_codes_of_categories_and_missing_numbers_have_indicators():
     many = learn_feature("x", ["1", "3"] + [None] * 5)
     assert (few.width, many.width) == (1, 2)
     assert many.matrix(["3", None]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_columns_of_text_are_read_by_their_words(tmp_path):
+    rng, lines = np.random.default_rng(0), ["note,when,a,b"]
+    for i in range(120):
+        words = [str(word) for word in rng.choice(["sun", "rain", "wind", "sea", "hill"], 3)]
+        note = f"{i}: {' '.join(words)}" if i else ""
+        lines.append(f'"{note}",2024-{1 + i % 12:02d}-03,{int("rain" in words)},{int(i % 12 > 5)}')
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    made, facts = tables.train(tmp_path / "t.csv", ["a", "b"], text=["note"], run=Run(seed=1, validation=0.25))
+    assert facts["features"] == 2048 + 1
+    assert facts["validation_exact_match"] > 0.8
+    assert facts["most_useful_columns"] == ["a: note", "b: when"]
+    made.save(tmp_path / "m")
+    table = read_table(tmp_path / "t.csv")
+    assert sparse.issparse(made.matrix(table))
+    assert pt.load(tmp_path / "m").predict_proba(table) == made.predict_proba(table)
+    with pytest.raises(pt.PotentiaError, match="no column 'other'"):
+        tables.train(tmp_path / "t.csv", ["a"], text=["other"])
 
 
 def test_predicted_tables_have_ids_probabilities_and_scores(tmp_path):

@@ -51,7 +51,8 @@ _NOTES = {
         "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
         "Every value in the masks is a class unless --void or a --palette says otherwise.",
         "In tables, numeric columns are standardised; other columns, and those that --categorical names, are "
-        "one-hot encoded. A missing number is replaced by the mean (with an indicator column if several are "
+        "one-hot encoded, and those that --text names hashed by words and pairs of words. "
+        "A missing number is replaced by the mean (with an indicator column if several are "
         "missing), a missing text has no indicator; missing are empty cells, ?, NA, N/A, NaN, null and none "
         "in any case.",
         f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS}",
@@ -147,6 +148,7 @@ _OPTIONS = {
         _option("labels", "table", "label columns, with commas between", required=True, metavar="COLUMNS"),
         _option("ignore", "table", "columns to leave out of the features", metavar="COLUMNS"),
         _option("categorical", "table", "columns whose numbers are codes of categories", metavar="COLUMNS"),
+        _option("text", "table", "columns of words, which become hashed words and pairs of words", metavar="COLUMNS"),
         _option("model", "table", "network (default), lmsbn, lmbm, independent",
             choices=("network", "lmsbn", "lmbm", "independent")),
         _option("kernel", "table", "linear, rbf (default: both in network, else linear)", choices=("linear", "rbf")),
@@ -256,7 +258,7 @@ def _given(arguments: argparse.Namespace, command: str) -> tuple[str, Path, dict
             options[name] = value
     if command == "predict" and "probabilities" in options:
         _check_probabilities(form, options["probabilities"])
-    columns = ("labels", "ignore", "categorical")
+    columns = ("labels", "ignore", "categorical", "text")
     options |= {name: _columns(name, options[name]) for name in columns if name in options}
     return form, getattr(arguments, form), options
 

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import Floats, Ints, PotentiaError, warn_caller
+from ..base.types import Ints, PotentiaError, warn_caller
 from .pipeline import write_text
 
 #: A column's cells as text, None if the value is missing.
@@ -198,6 +200,8 @@ _ROW_NAMES = frozenset({"", "id", "index", "row", "row_id"})
 _MOST = 1000
 #: Different tags that lists of tags may have.
 _MOST_TAGS = 1000
+#: Features of a column of text.
+_HASHES = 2048
 #: Number of missing values in training from which on a column gets an indicator of missing values.
 _SEVERAL = 5
 #: The largest standardised number, which models that compute in float32 still take.
@@ -206,12 +210,13 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass
 class Feature:
-    """A column as features: a standardised number, or one-hot encoded texts that training had.
+    """A column as features: a standardised number, one-hot encoded texts that training had, or hashed n-grams.
 
     A missing number counts as the mean of training, with an indicator beside it where training had several missing;
     a missing text, or one that training did not have, counts as none of the texts.
 
-    style: how numbers are written, of `STYLES`.
+    style: of `STYLES`; the features of "text" are counts of words and of pairs of neighbouring words by hash, of
+    length 1 in every row.
     """
 
     name: str
@@ -224,6 +229,8 @@ class Feature:
     @property
     def width(self) -> int:
         """How many features the column has."""
+        if self.style == "text":
+            return _HASHES
         return 1 + self.missing if self.texts is None else len(self.texts)
 
     def knows(self, column: Column) -> bool | None:
@@ -231,8 +238,11 @@ class Feature:
         given = {_category(cell) for cell in column if cell is not None}
         return None if self.texts is None or not given else not given.isdisjoint(self.texts)
 
-    def matrix(self, column: Column) -> Floats:
-        """The column's features, (n, 1), (n, 2) or (n, number of texts)."""
+    def matrix(self, column: Column) -> Any:
+        """The column's features, (n, 1), (n, 2) or (n, number of texts); sparse those of text."""
+        if self.style == "text":
+            hashes = HashingVectorizer(ngram_range=(1, 2), n_features=_HASHES)
+            return sparse.csr_array(hashes.transform([cell or "" for cell in column]))
         if self.texts is not None:
             same = [[_category(cell) == text for text in self.texts] for cell in column]
             return np.array(same, dtype=float).reshape(len(column), len(self.texts))
@@ -266,13 +276,18 @@ def learn_feature(name: str, column: Column, categorical: bool = False) -> Featu
         return Feature(name, mean, scale if scale > 0 else 1.0, missing=lost, style=style)
     texts = sorted({str(_category(cell)) for cell in known})
     if len(texts) > _MOST:
-        raise PotentiaError(f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out.")
+        raise PotentiaError(
+            f"column {name!r} has {len(texts)} different texts; --ignore {name} leaves it out, and --text "
+            f"{name} reads its words."
+        )
     return Feature(name, texts=texts)
 
 
 #: How a column writes numbers: as Python reads them; with a decimal point or comma, thousands separators, currencies
 #: and %; as dates by the order of year, month and day.
-STYLES = ("plain", "point", "comma", "ymd", "dmy", "mdy")
+NUMBERS = ("plain", "point", "comma", "ymd", "dmy", "mdy")
+#: How a column is read: as numbers, or as text of words. A column of categories has the style "plain" and texts.
+STYLES = (*NUMBERS, "text")
 _CURRENCY = re.compile(r"[$€£¥₹]|(?<![A-Za-z])(?:USD|EUR|GBP|CHF|JPY|kr)(?![A-Za-z])")
 _GROUPED = {
     style: re.compile(rf"[-+]?(\d+|[1-9]\d{{0,2}}({group}\d{{3}})+)?({point}\d*)?([eE][-+]?\d+)?")
@@ -284,10 +299,10 @@ _DATE = re.compile(
 
 
 def _style(name: str, known: Sequence[str]) -> str | None:
-    """How a column writes its numbers, of `STYLES`; None for a column of texts."""
+    """How a column writes its numbers, of `NUMBERS`; None for a column of texts."""
     if all(map(_is_number, known)):
         return "plain"
-    fitting = [style for style in STYLES[1:] if all(_read(cell, style) is not None for cell in known)]
+    fitting = [style for style in NUMBERS[1:] if all(_read(cell, style) is not None for cell in known)]
     if fitting == ["dmy", "mdy"] and any(_read(cell, "dmy") != _read(cell, "mdy") for cell in known):
         raise PotentiaError(
             f"column {name!r} has dates such as {known[0]!r}, whose day and month cannot be told apart: write them as "
@@ -301,7 +316,7 @@ def _style(name: str, known: Sequence[str]) -> str | None:
 
 
 def _read(cell: str, style: str) -> float | None:
-    """A cell as a number in one of `STYLES`, a date as days; None if it is none."""
+    """A cell as a number in one of `NUMBERS`, a date as days; None if it is none."""
     if style == "plain":
         return float(cell) if _is_number(cell) else None
     return _amount(cell, style) if style in _GROUPED else _days(cell, style)
@@ -467,7 +482,7 @@ def _number(cell: str | None, name: str, row: int, style: str = "plain") -> floa
     if value is None and style == "point":
         value = _read(cell, "plain")
     if value is None or not np.isfinite(value):
-        what = "a date" if style in STYLES[3:] else "a finite number"
+        what = "a date" if style in NUMBERS[3:] else "a finite number"
         raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not {what}.")
     return value
 

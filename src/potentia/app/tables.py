@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+from scipy import sparse
 
 from ..base.files import naming
 from ..base.saving import digest_of
@@ -104,11 +105,11 @@ def _held_out(model: LabelNetwork) -> dict[str, Any]:
     return facts
 
 
-def useful_columns(model: Any, X: Floats, y: Ints, features: Sequence[Feature], seed: int) -> dict[str, list[str]]:
+def useful_columns(model: Any, X: Any, y: Ints, features: Sequence[Feature], seed: int) -> dict[str, list[str]]:
     """The columns whose permutation raises each label's log-loss most, by label; of the first `_RANKED` rows."""
-    some = np.random.default_rng(seed).permutation(len(X))[:_RANKED]
-    X, y = X[some], y[some]
-    order = np.random.default_rng(seed).permutation(len(X))
+    some = np.random.default_rng(seed).permutation(len(y))[:_RANKED]
+    X, y = X[some].toarray() if sparse.issparse(X) else X[some], y[some]
+    order = np.random.default_rng(seed).permutation(len(y))
 
     def losses(rows: Floats) -> Floats:
         p = np.clip(model.predict_proba(rows).reshape(len(rows), -1)[:, -y.shape[1] :], 1e-3, 1.0 - 1e-3)
@@ -194,10 +195,11 @@ class TablePipeline(Pipeline):
         names = ", ".join(label.name for label in self.labels)
         return {"labels": names, "feature columns": len(self.features), **super().facts()}
 
-    def matrix(self, table: Table) -> Floats:
-        """Features (n, d) of a table's rows."""
+    def matrix(self, table: Table) -> Any:
+        """Features (n, d) of a table's rows; sparse where there is text."""
         _require(table, [feature.name for feature in self.features])
-        return np.hstack([feature.matrix(table[feature.name]) for feature in self.features])
+        parts = [feature.matrix(table[feature.name]) for feature in self.features]
+        return sparse.hstack(parts, "csr") if any(map(sparse.issparse, parts)) else np.hstack(parts)
 
     def truth(self, table: Table) -> Ints:
         """Labels (n, K) of a table's rows, 1 where present."""
@@ -313,6 +315,7 @@ def train(
     *,
     ignore: Sequence[str] = (),
     categorical: Sequence[str] = (),
+    text: Sequence[str] = (),
     model: str = "network",
     run: Run | None = None,
     **options: Any,
@@ -321,12 +324,12 @@ def train(
 
     labels: the label columns, of two values each; of texts a word such as "yes" counts as present, else the rarer one.
     ignore: columns that are no features, besides a column "id", "index" or without a name that numbers the rows.
-    categorical: columns whose numbers are codes of categories. model: of `MODELS`. options: `alpha`, `kernel`, `order`
-    and `target`, where the model has them; without them cross-validation chooses.
+    categorical: columns whose numbers are codes of categories. text: columns of words. model: of `MODELS`. options:
+    `alpha`, `kernel`, `order` and `target`, where the model has them; without them cross-validation chooses.
     """
     run = run or Run()
     X: Any
-    spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), run.validation, run.seed)
+    spec = TableSpec(source, tuple(labels), tuple(ignore), tuple(categorical), tuple(text), run.validation, run.seed)
     estimator = make_model(model, run.seed, **options)
     if current() is None:
         table, X = spec.read()
@@ -337,6 +340,7 @@ def train(
     for message in table.messages:
         run.say(message)
     own, held = run.split(len(table.y))
+    names = [label.name for label in table.labels]
     # a model with a kernel holds the rows
     by_one = isinstance(X, RemoteRows) and (model not in _BY_LABEL or options.get("kernel") == "rbf")
     try:
@@ -346,13 +350,13 @@ def train(
             else:
                 estimator.fit(X[own], table.y[own], progress=run.progress, checkpoint=checkpoint)
         facts = {
-            "rows": len(table.y), "features": X.shape[1], "labels": [label.name for label in table.labels],
-            **chosen(estimator, labels),
+            "rows": len(table.y), "features": X.shape[1], "labels": names, **chosen(estimator, names),
         }  # fmt: skip
-        if isinstance(estimator, LabelNetwork) and isinstance(X, np.ndarray) and len(table.features) <= _MOST_COLUMNS:
+        local = isinstance(estimator, LabelNetwork) and not isinstance(X, RemoteRows)
+        if local and len(table.features) <= _MOST_COLUMNS:
             part = held if len(held) else own
             columns = useful_columns(estimator, X[part], table.y[part], table.features, run.seed)
-            named = zip(labels, columns.values(), strict=True)
+            named = zip(names, columns.values(), strict=True)
             facts["most_useful_columns"] = [f"{label}: {', '.join(best)}" for label, best in named if best]
         for name, part in {"training": own, "validation": held}.items():
             if len(part):
@@ -386,6 +390,7 @@ class TableSpec:
     labels: tuple[str, ...]
     ignore: tuple[str, ...]
     categorical: tuple[str, ...]
+    text: tuple[str, ...]
     validation: float | None
     seed: int
     key: str = ""
@@ -394,18 +399,18 @@ class TableSpec:
         """What training needs beside the features."""
         return self.read()[0]
 
-    def rows(self) -> Floats:
+    def rows(self) -> Any:
         """The features (n, d), for workers; the table must be the one that was described."""
         table, X = self.read()
         if table.digest != self.key:
             raise PotentiaError(f"{self.source} is not the same for all workers, or has changed.")
         return X
 
-    def read(self) -> tuple[Described, Floats]:
+    def read(self) -> tuple[Described, Any]:
         """Read the table; its description and the features (n, d) of all rows."""
         table, messages = read_table(self.source), []
         with naming(self.source):
-            _require(table, [*self.labels, *self.ignore, *self.categorical])
+            _require(table, [*self.labels, *self.ignore, *self.categorical, *self.text])
             names = [name for name in table if name not in {*self.labels, *self.ignore}]
             numbering = [n for n in names if n not in self.categorical and is_row_number(n, table[n])]
             names = [name for name in names if name not in numbering]
@@ -417,13 +422,18 @@ class TableSpec:
             names = [name for name in names if name not in empty]
             if not names:
                 raise PotentiaError("no column is left that could be a feature.")
-            features = [learn_feature(name, rows[name], name in self.categorical) for name in names]
+            features = [
+                Feature(name, style="text") if name in self.text
+                else learn_feature(name, rows[name], name in self.categorical)
+                for name in names
+            ]  # fmt: skip
             for feature in features:
                 texts = len(feature.texts or ())
                 if texts > max(_FEW, len(own) // 2):
                     messages.append(
                         f"column {feature.name!r} has {texts} different texts in {len(own)} rows, and each becomes a "
-                        f"feature; --ignore {feature.name} leaves it out, and numbers need a decimal point"
+                        f"feature; --ignore {feature.name} leaves it out, --text {feature.name} reads its words, and "
+                        "numbers need a decimal point"
                     )
             if len(own) == 1:
                 messages.append("there is only one row to train on, so every prediction repeats its labels.")
@@ -446,8 +456,9 @@ class TableSpec:
                     messages.append(f"label {label.name!r} {only}.")
             pipeline = TablePipeline(None, "", features, labels)
             X, y = pipeline.matrix(table), pipeline.truth(table)
-        digest = digest_of([X.tobytes(), y.tobytes(), *names, *self.labels])
-        return Described(features, labels, y, (len(X), X.shape[1]), digest, messages), X
+        arrays = (X.data, X.indices, X.indptr, y) if sparse.issparse(X) else (X, y)
+        digest = digest_of([*(array.tobytes() for array in arrays), *names, *self.labels])
+        return Described(features, labels, y, X.shape, digest, messages), X
 
 
 def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
