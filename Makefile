@@ -9,8 +9,13 @@ POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
 
-test: .venv/installed lint
+# Kernels that most tests use are compiled first, once for both processes of the tests, while style and types are checked.
+test: .venv/installed
+	$(MAKE) --no-print-directory -j 2 compiled-inference-gradients lint compiled-multilabel-training
 	POTENTIA_DATA="$(POTENTIA_DATA)" $(BIN)/python -m pytest -n 2 --dist loadfile
+
+compiled-%: .venv/installed
+	$(BIN)/potentia warmup $(subst -, ,$*) > /dev/null
 
 # The quick tests of one folder of tests/, such as `make quick ROOM=inference`.
 quick: .venv/installed

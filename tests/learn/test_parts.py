@@ -226,7 +226,7 @@ def test_a_checkpoint_without_parameters_is_refused(tmp_path):
     ("learner", "size"),
     [
         (pt.IteratedLogistic(solver="direct", iterations=500, tol=1e-9), 16),
-        (pt.IteratedLogistic(solver="mixed", iterations=200, tol=1e-9), 8),
+        (pt.IteratedLogistic(solver="mixed", iterations=80, tol=1e-9), 8),
         (pt.IteratedLogistic(solver="alternating", iterations=25), 16),
         (pt.MarginalRisk(iterations=500, tol=1e-10), 16),
         (pt.MaxMargin(inference=pt.LinearProgram(), solver="one_slack", iterations=300, tol=1e-6), 6),
@@ -234,7 +234,7 @@ def test_a_checkpoint_without_parameters_is_refused(tmp_path):
     ids=["direct", "mixed", "alternating", "risk", "margin"],
 )
 def test_fits_in_single_precision_end_at_the_same_objective(learner, size):
-    data = pt.datasets.denoising(4, (size, size))
+    data = pt.datasets.denoising(2, (size, size))
     single = [Example(e.graph, {k: v.astype(np.float32) for k, v in e.features.items()}, e.labels) for e in data]
     ends = []
     for examples in (data, single):
