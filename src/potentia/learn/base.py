@@ -75,8 +75,7 @@ class State:
 
     def after(self, row: Row, **changes: Any) -> State:
         """The state after one more iteration, of which the history tells `row`."""
-        number = int(self.history[-1]["iteration"]) if self.history else 0
-        return replace(self, history=(*self.history, {"iteration": number + 1, **row}), **changes)
+        return replace(self, history=(*self.history, {"iteration": steps_made(self.history) + 1, **row}), **changes)
 
     def at_end(self, row: Row | None, **changes: Any) -> State:
         """The state of a fit that cannot gain any more; the history of one that never could tells of its start."""
@@ -133,13 +132,18 @@ class Learner(Params, Registered, ABC):
         It ends if nothing more can be gained, at the limit, or when the objective fell by at most `tol` of itself in
         the last `window` iterations.
         """
-        settled = has_settled(state.history, self.tol, self.window)
+        rows = self.judged(state)
+        settled = has_settled(rows, self.tol, self.window)
         if not (state.ended or settled or len(state.history) >= state.limit):
             return None
         if state.failure is not None:
             return Stop(False, state.failure)
-        warning = None if settled else self._still_falling(state.history, state.limit)
+        warning = None if settled else self._still_falling(rows, state.limit)
         return Stop(state.ended or settled or len(state.history) < state.limit, state.doubt or warning)
+
+    def judged(self, state: State) -> Sequence[Row]:
+        """The rows of the history that convergence is judged by."""
+        return state.history
 
     def finish(self, data: Dataset, state: State) -> Mapping[str, Potential]:
         """The fitted potentials."""
@@ -389,10 +393,5 @@ def fit_digest(learner: Learner, potentials: Mapping[str, Potential], examples: 
     options = {name: value for name, value in vars(learner).items() if name not in _FREE_OPTIONS}
     sources = examples.sources if isinstance(examples, Parts) else [Held(examples)]
     everywhere = isinstance(examples, Parts) and not all(source.in_memory for source in sources)
-    marks = map_anywhere(_digest, sources) if everywhere else [source.digest() for source in sources]
+    marks = map_anywhere(Source.digest, sources) if everywhere else [source.digest() for source in sources]
     return digest_of([stable_repr((type(learner).__name__, options, dict(potentials))), *marks])
-
-
-def _digest(source: Source) -> str:
-    """The digest of a source, computed where its data are."""
-    return source.digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from ..base.backend import Backend, PartFunction, open_backend
 from ..base.resources import check_memory, iterate_items, one_blas_thread, thread_count
+from ..base.saving import write_arrays
 from ..base.types import Floats, PotentiaError
 from ..features.example import Example, Held
 from ..features.parts import Examples, Parts, Source
@@ -313,11 +314,9 @@ def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple
     return state, predictions
 
 
-def predict_to(
-    part: Part, state: Mapping[str, Any], path: str, predictor: Predictor, write: Callable[[str, list[Any]], None]
-) -> tuple[Any, None]:
+def predict_to(part: Part, state: Mapping[str, Any], path: str, predictor: Predictor) -> tuple[Any, None]:
     """Write labels, or marginals, of every example to a file."""
-    write(path, predict(part, state, predictor)[1])
+    write_arrays(path, predict(part, state, predictor)[1])
     return state, None
 
 

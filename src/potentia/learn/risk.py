@@ -17,18 +17,7 @@ from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Differentiable, Potential
-from .base import (
-    Learner,
-    Row,
-    State,
-    Stop,
-    failure_of,
-    has_settled,
-    join_parameters,
-    movable,
-    set_parameters,
-    steps_made,
-)
+from .base import Learner, Row, State, failure_of, has_settled, join_parameters, movable, set_parameters, steps_made
 from .data import Dataset
 from .risk_objective import Risk, begin_potentials, first_examples, open_parts, restored_starts, saved_starts
 
@@ -140,19 +129,10 @@ class MarginalRisk(Learner):
                 return replace(state, ended=True)
             state = self._open(data, state, int(state.arrays["stage"][0]) + 1)
 
-    def done(self, state: State) -> Stop | None:
-        """Why the fit ends here, to judge by the last stage; with batches nothing is said about convergence."""
+    def judged(self, state: State) -> Sequence[Row]:
+        """The rows of the last stage; none with batches, which say nothing about convergence."""
         number, _, last = self._stage(state)
-        rows = _rows_of(state, number)
-        settled = self.batch is None and last and has_settled(rows, self.tol)
-        if not (state.ended or settled or len(state.history) >= state.limit):
-            return None
-        if state.failure is not None:
-            return Stop(False, state.failure)
-        falling = None
-        if self.batch is None and last and not settled:
-            falling = self._still_falling(rows, state.limit)
-        return Stop(settled or len(state.history) < state.limit, state.doubt or falling)
+        return _rows_of(state, number) if last and self.batch is None else ()
 
     def saved_parts(self, data: Dataset, state: State) -> Iterable[Mapping[str, Any]]:
         """Where the parts' inference starts next."""

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar, Self, cast, overload
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -20,13 +19,11 @@ from ..base.html import facts_table
 from ..base.params import Params
 from ..base.progress import Bar
 from ..base.resources import one_blas_thread, thread_count, using_threads
-from ..base.saving import Registered, find_class, from_json, read_file, reading, to_json, write_arrays, write_file
+from ..base.saving import Registered, find_class, from_json, read_file, reading, to_json, write_file
 from ..base.schema import Choice, Count, Items, Kind, Named, Number, Rule, Schema, Section, check
 from ..base.types import (
     ArrayLike,
     Bools,
-    Floats,
-    Ints,
     PotentiaError,
     check_choice,
     check_flag,
@@ -238,12 +235,6 @@ class CRF(Params, Registered):
 
     # -- predicting ----------------------------------------------------------------------------------------
 
-    @overload
-    def predict(self, examples: Examples, *, observed: Observed = False, out: None = None) -> list[Ints]: ...
-
-    @overload
-    def predict(self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str]) -> list[Path]: ...
-
     def predict(
         self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str] | None = None
     ) -> list[Any]:
@@ -257,16 +248,6 @@ class CRF(Params, Registered):
         """
         self._check()
         return self._over(examples, None, out, observed)
-
-    @overload
-    def predict_marginals(
-        self, examples: Examples, *, observed: Observed = False, out: None = None
-    ) -> list[Floats]: ...
-
-    @overload
-    def predict_marginals(
-        self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str]
-    ) -> list[Path]: ...
 
     def predict_marginals(
         self, examples: Examples, *, observed: Observed = False, out: str | os.PathLike[str] | None = None
@@ -370,7 +351,7 @@ class CRF(Params, Registered):
                 return [values for part in by_part for values in part]
             folder = new_folder(out)
             paths = [folder / f"predictions-{number:05d}.npz" for number in range(parts.n_parts)]
-            parts.map(predict_to, None, predictor, write_arrays, own=[str(path) for path in paths])
+            parts.map(predict_to, None, predictor, own=[str(path) for path in paths])
             return paths
 
     # -- saving --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from ..base.params import Params
 from ..base.saving import Registered, build, write_file
 from ..base.schema import TEXT, Choice, Count, Either, Items, Kind, Number, Schema, check
-from ..base.types import Floats, Ints, PotentiaError, check_choice, shown
+from ..base.types import Floats, Ints, PotentiaError, check_choice, plain_array, shown
 from ..features.example import Example
 from ..graph.structure import Graph
 from ..potentials import MLP, Boosting, Linear, Potential
@@ -176,6 +176,18 @@ def is_unknown(label: Any) -> bool:
     if label is None or isinstance(label, str):
         return label is None
     return bool(label != label) or (not isinstance(label, bool | np.bool_) and bool(label == -1))
+
+
+def finite_matrix(given: Any, name: str, vector: bool = False) -> Floats:
+    """Finite numbers (n, d) of an array, a list or a data frame; a `vector` is one column."""
+    x = plain_array(given.to_numpy() if hasattr(given, "to_numpy") else given, name)
+    x = x[:, None] if vector and x.ndim == 1 else x
+    if x.ndim != 2 or x.dtype.kind not in "fiub":
+        raise PotentiaError(f"{name} must hold numbers of shape (n, n_features), not {x.dtype} of shape {x.shape}.")
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        raise PotentiaError(f"{name} holds a value that is not finite at row {bad[0, 0]}, column {bad[0, 1]}.")
+    return x.astype(np.float64)
 
 
 def make_node(name: str, seed: int) -> Potential:

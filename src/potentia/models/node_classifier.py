@@ -8,12 +8,12 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 
-from ..base.types import Floats, Ints, PotentiaError, check_flag, plain_array
+from ..base.types import Floats, Ints, PotentiaError, check_flag
 from ..features.example import Example
 from ..graph.builders import edge_list, unique_pairs
 from ..graph.structure import Graph
 from ..potentials import Potts
-from .labelled import LabelEstimator
+from .labelled import LabelEstimator, finite_matrix
 
 
 class NodeClassifier(LabelEstimator):
@@ -174,15 +174,7 @@ def _labels(y: Any) -> Sequence[Any]:
 
 def _matrix(X: Any, name: str = "X") -> Any:
     """Finite numbers (n, d), dense or CSR."""
-    if hasattr(X, "tocsr"):
-        return sparse.csr_array(X)
-    x = plain_array(X.to_numpy() if hasattr(X, "to_numpy") else X, name)
-    if x.ndim != 2 or x.dtype.kind not in "fiub":
-        raise PotentiaError(f"{name} must hold numbers of shape (n, n_features), not {x.dtype} of shape {x.shape}.")
-    bad = np.argwhere(~np.isfinite(x))
-    if len(bad):
-        raise PotentiaError(f"{name} holds a value that is not finite at row {bad[0, 0]}, column {bad[0, 1]}.")
-    return x.astype(np.float64)
+    return sparse.csr_array(X) if hasattr(X, "tocsr") else finite_matrix(X, name)
 
 
 def _merged(features: Floats, pair: Ints, n_pairs: int) -> Floats:

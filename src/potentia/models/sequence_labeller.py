@@ -8,13 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..base.types import Floats, PotentiaError, check_count, check_flag, plain_array
+from ..base.types import Floats, PotentiaError, check_count, check_flag
 from ..features.example import Example
 from ..features.tokens import TokenFeatures
 from ..graph.structure import Graph
 from ..potentials import Constant
 from .chain_crf import ChainCRF
-from .labelled import LabelEstimator
+from .labelled import LabelEstimator, finite_matrix
 
 #: Words on each side of a word that its features name.
 _WORDS = 2
@@ -71,7 +71,7 @@ class SequenceLabeller(LabelEstimator):
                 "class_weight and weights of single items need sequences that are arrays; turn the dictionaries into "
                 "arrays with scikit-learn's DictVectorizer(sparse=False)."
             )
-        self.n_features_in_ = _matrix(X[0], 0).shape[1]
+        self.n_features_in_ = finite_matrix(X[0], "X[0]", vector=True).shape[1]
         labels = [self._encoded(own, len(x), f"y[{k}]") for k, (own, x) in enumerate(zip(y, X, strict=True))]
         full = [
             np.full(len(x), float(own)) if own is not None and not np.ndim(own) else own
@@ -117,7 +117,7 @@ class SequenceLabeller(LabelEstimator):
         """Chains of rows with the rows around them."""
         examples = []
         for number, own in enumerate(X):
-            x = _matrix(own, number)
+            x = finite_matrix(own, f"X[{number}]", vector=True)
             if x.shape[1] != self.n_features_in_:
                 raise PotentiaError(
                     f"X[{number}] has {x.shape[1]} features, but the model needs {self.n_features_in_}."
@@ -155,19 +155,6 @@ def _sequences(X: Any) -> list[Any]:
 
 def _is_array(sequence: Any) -> bool:
     return hasattr(sequence, "shape") or not isinstance(sequence[0], str | Mapping)
-
-
-def _matrix(sequence: Any, number: int) -> Floats:
-    """Finite numbers (T, d) of a sequence; (T,) is one feature."""
-    given = sequence.to_numpy() if hasattr(sequence, "to_numpy") else sequence
-    x = plain_array(given, f"X[{number}]")
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2 or x.dtype.kind not in "fiub":
-        raise PotentiaError(f"X[{number}] must hold numbers of shape (T, n_features), not {x.dtype} of {x.shape}.")
-    bad = np.argwhere(~np.isfinite(x))
-    if len(bad):
-        raise PotentiaError(f"X[{number}] holds a value that is not finite at item {bad[0, 0]}, column {bad[0, 1]}.")
-    return x.astype(np.float64)
 
 
 def _tokens(X: Sequence[Any]) -> list[Any]:

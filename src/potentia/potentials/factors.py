@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -118,6 +118,9 @@ class WeightedFactor(Factor):
         self.take_names(names)
         self.weight = weight
 
+    #: 1 for outcomes that violate the factor.
+    bad: ClassVar[tuple[int, ...]] = ()
+
     @property
     def fixed(self) -> bool:
         """Whether there is a weight."""
@@ -134,53 +137,45 @@ class WeightedFactor(Factor):
         d_weight: Floats = np.asarray(-(d_table @ np.asarray(self.violated(order, n_states), dtype=float)))
         return d_weight
 
-    @abstractmethod
     def violated(self, order: int, n_states: int) -> list[int]:
         """1 for outcomes that violate the factor, (n_outcomes,)."""
+        return [*self.bad][: self.structure(order).n_outcomes(order, n_states)]
 
 
 class AtMostOne(WeightedFactor):
     """At most one variable is on; outcomes: none, one, more."""
 
+    bad = (0, 0, 1)
+
     def structure(self, order: int) -> Structure:
         """The number of variables that are on, up to 2."""
         return Structure("count", 2, (self.on,))
-
-    def violated(self, order: int, n_states: int) -> list[int]:
-        """More than one."""
-        return [0, 0, 1][: min(order, 2) + 1]
 
 
 class ExactlyOne(AtMostOne):
     """One variable is on; outcomes: none, one, more."""
 
-    def violated(self, order: int, n_states: int) -> list[int]:
-        """None, and more than one."""
-        return [1, 0, 1][: min(order, 2) + 1]
+    bad = (1, 0, 1)
 
 
 class Or(WeightedFactor):
     """At least one variable is on; outcomes: none, some."""
 
+    bad = (1, 0)
+
     def structure(self, order: int) -> Structure:
         """Whether any variable is on."""
         return Structure("count", 1, (self.on,))
-
-    def violated(self, order: int, n_states: int) -> list[int]:
-        """None."""
-        return [1, 0]
 
 
 class And(WeightedFactor):
     """All (binary) variables are on; outcomes: all, not all."""
 
+    bad = (0, 1)
+
     def structure(self, order: int) -> Structure:
         """Whether any variable is off."""
         return Structure("count", 1, (1 - self._binary(),))
-
-    def violated(self, order: int, n_states: int) -> list[int]:
-        """Not all."""
-        return [0, 1]
 
     def _binary(self) -> int:
         if self.on > 1:
@@ -191,16 +186,12 @@ class And(WeightedFactor):
 class Implies(And):
     """If the first (binary) variable is on, then at least one of the others is; outcomes: violated, satisfied."""
 
-    arity = 2
+    arity, bad = 2, (1, 0)
 
     def structure(self, order: int) -> Structure:
         """Whether the first variable is off or another one on."""
         on = self._binary()
         return Structure("count", 1, (1 - on, *(on,) * (order - 1)))
-
-    def violated(self, order: int, n_states: int) -> list[int]:
-        """The first is on and no other is."""
-        return [1, 0]
 
 
 class Parity(WeightedFactor):

@@ -128,7 +128,9 @@ class Stack:
             matrix = self._blocks[0]
             if chosen is not None or not (isinstance(rows, slice) and rows == slice(None)):
                 matrix = matrix[rows if chosen is None else chosen[rows]]
-            return _wide(matrix)
+            if isinstance(matrix, np.ndarray):
+                return np.ascontiguousarray(matrix, dtype=np.float64)
+            return matrix.astype(np.float64, copy=False)
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             return self._range(start, max(start, stop))
@@ -138,7 +140,8 @@ class Stack:
         """Consecutive rows; a view where one float64 matrix holds them all."""
         first = int(np.searchsorted(self._ptr, start, side="right")) - 1
         if first < len(self._blocks) and stop <= self._ptr[first + 1]:
-            return _wide(self._piece(first, start - self._ptr[first], stop - self._ptr[first]))
+            piece = self._piece(first, start - self._ptr[first], stop - self._ptr[first])
+            return np.ascontiguousarray(piece, dtype=np.float64)
         x = np.empty((stop - start, self.shape[1]))
         done = start
         while done < stop:
@@ -173,13 +176,6 @@ def join_matrices(parts: Sequence[Any]) -> Any:
 
     joined = parts[0].tocsr() if len(parts) == 1 else sparse.vstack(parts, format="csr")
     return joined.astype(np.float64, copy=False)
-
-
-def _wide(matrix: Any) -> Any:
-    """The rows in float64, as kernels take them."""
-    if hasattr(matrix, "tocsr"):
-        return matrix.astype(np.float64, copy=False)
-    return np.ascontiguousarray(matrix, dtype=np.float64)
 
 
 def example_ptr(x: Any) -> list[int] | None:
