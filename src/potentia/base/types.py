@@ -162,8 +162,10 @@ def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
     return given
 
 
-def check_count(name: str, value: object, least: int = 0) -> None:
-    """A whole number of at least `least`, and small enough for kernels."""
+def check_count(name: str, value: object, least: int = 0, *, optional: bool = False) -> None:
+    """A whole number of at least `least`, and small enough for kernels; None where it is `optional`."""
+    if optional and value is None:
+        return
     if isinstance(value, int) and abs(value) >= 2**63:
         raise PotentiaError(f"{name} must be a whole number below 2^63.")
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
@@ -200,7 +202,9 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_choice(name: str, value: object, choices: Collection[object], other: str = "") -> None:
-    """One of some texts or numbers; `other` names what else the option may be."""
+    """One of some texts or numbers; `other` names what else the option may be, "None" allows that."""
+    if other == "None" and value is None:
+        return
     if not isinstance(value, str | int | np.integer) or isinstance(value, bool) or value not in choices:
         more = f" or {other}" if other else ""
         raise PotentiaError(f"{name} must be one of {', '.join(map(repr, choices))}{more}, not {shown(value)}.")

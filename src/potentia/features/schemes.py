@@ -180,8 +180,7 @@ class TagCounts(NamedTuple):
 
 def count_tags(truth: Labels, predicted: Labels, scheme: str | None = None) -> TagCounts:
     """Tokens and spans of sequences that are right, true and predicted."""
-    if scheme is not None:
-        check_choice("scheme", scheme, SCHEMES, "None")
+    check_choice("scheme", scheme, SCHEMES, "None")
     for name, given in (("truth", truth), ("predicted", predicted)):
         if not np.iterable(given) or not hasattr(given, "__len__"):
             raise PotentiaError(f"{name} must be a list of sequences of labels, not {shown(given)}.")

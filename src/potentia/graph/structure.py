@@ -131,8 +131,7 @@ class Graph:
                 "image.shape[:2], and of a volume neighbours=6.",
                 UserWarning,
             )
-        if neighbours is not None:
-            check_count("neighbours", neighbours)
+        check_count("neighbours", neighbours, optional=True)
         edges, direction = builders.grid_edges(sides, 2 * len(sides) if neighbours is None else neighbours)
         graph = cls._pairwise(int(np.prod(sides)), n_states, edges)
         graph.n_forests = len(np.unique(direction))

@@ -174,8 +174,7 @@ class DenseGaussian:
         normalisation: str | None = "symmetric",
         exact: bool | None = None,
     ) -> None:
-        if normalisation is not None:
-            check_choice("normalisation", normalisation, ("symmetric",), "None")
+        check_choice("normalisation", normalisation, ("symmetric",), "None")
         self.features = real_numbers(features, "features")
         if self.features.ndim != 2 or not self.features.shape[1] or not np.all(np.isfinite(self.features)):
             raise PotentiaError(

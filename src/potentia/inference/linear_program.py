@@ -43,8 +43,7 @@ class LinearProgram(Inference):
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise PotentiaError(f"method must be one of {', '.join(map(repr, METHODS))}, not {shown(self.method)}.")
-        if self.iterations is not None:
-            check_count("iterations", self.iterations, 1)
+        check_count("iterations", self.iterations, 1, optional=True)
         check_share("tol", self.tol)
 
     def run(self, scores: Scores, start: Result | None) -> Result:

@@ -241,8 +241,7 @@ class IteratedLogistic(Learner):
         self.check_choices({"solver": get_args(Solver), "hidden": ("drop", "soft")})
         if self.delta is not None and self.delta != "hamming" and not callable(self.delta):
             raise PotentiaError(f"delta must be 'hamming', None or a function of an example, not {shown(self.delta)}.")
-        if self.iterations is not None:
-            check_count("iterations", self.iterations)
+        check_count("iterations", self.iterations, optional=True)
         check_count("sweeps", self.sweeps)
         check_number("tol", self.tol)
         if self.message_tol is not None:

@@ -186,8 +186,7 @@ class MaxMargin(Learner):
         check_count("iterations", self.iterations)
         check_count("seed", self.seed)
         check_number("tol", self.tol)
-        if self.batch is not None:
-            check_count("batch", self.batch, 1)
+        check_count("batch", self.batch, 1, optional=True)
         self.check_inference("inference")
         if self.delta != "hamming" and not callable(self.delta):
             raise PotentiaError(f"delta must be 'hamming' or a function of an example, not {shown(self.delta)}.")

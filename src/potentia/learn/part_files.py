@@ -75,8 +75,7 @@ def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> 
             round; its messages wait in a temporary folder (TMPDIR).
     """
     check_count("resident", resident, 1)
-    if part_entries is not None:
-        check_count("part_entries", part_entries, 1)
+    check_count("part_entries", part_entries, 1, optional=True)
     sources: list[Source] = []
     n_examples = 0
     for held, group in itertools.groupby(_items(items), lambda item: isinstance(item, Example)):
@@ -135,8 +134,7 @@ def write_parts(
     Examples are taken one by one, so an iterator over more than memory holds will do.
     `part_entries`: table entries of a part, about 4 million by default.
     """
-    if part_entries is not None:
-        check_count("part_entries", part_entries, 1)
+    check_count("part_entries", part_entries, 1, optional=True)
     target = new_folder(folder)
     if any(target.glob(f"{_STEM}*{ENDING}")):
         raise PotentiaError(f"{target} already holds part files; delete them or choose another folder.")

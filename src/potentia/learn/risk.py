@@ -243,8 +243,7 @@ class MarginalRisk(Learner):
         check_count("seed", self.seed)
         check_number("tol", self.tol)
         for name in ("incremental", "batch"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name), 1, optional=True)
         check_positive("rate", self.rate)
 
 

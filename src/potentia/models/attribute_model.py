@@ -195,8 +195,7 @@ class AttributeModel(Penalised):
         for name in ("c1", "c2", "delta"):
             check_number(name, getattr(self, name))
         check_count("max_iterations", self.max_iterations)
-        if self.scheme is not None:
-            check_choice("scheme", self.scheme, SCHEMES, "None")
+        check_choice("scheme", self.scheme, SCHEMES, "None")
         thread_count(self.threads)
 
 

@@ -305,8 +305,7 @@ class SegmentCRF(AttributeModel):
     def _check(self) -> None:
         """Refuse bad options."""
         super()._check()
-        if self.max_length is not None:
-            check_count("max_length", self.max_length, 1)
+        check_count("max_length", self.max_length, 1, optional=True)
         check_function("features", self.features)
 
 

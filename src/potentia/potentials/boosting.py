@@ -420,8 +420,7 @@ class Boosting(Potential):
         for name, least in (("rounds", 0), ("more_rounds", 0), ("bins", 2)):
             check_count(name, getattr(self, name), least)
         for name in ("subsample", "max_leaves"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name), 1, optional=True)
         if not 0 < real_number(self.min_leaf, "min_leaf") <= 0.5:
             raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {shown(self.min_leaf)}.")
         if self.bins > MAX_BINS:

@@ -101,8 +101,7 @@ def _client(target: Any, workers: int | None, threads: int, memory_limit: Any, s
                 f"no scheduler answers at {target} ({error}); start one with `dask scheduler`."
             ) from None
     check_count("threads", threads, 1)
-    if workers is not None:
-        check_count("workers", workers, 1)
+    check_count("workers", workers, 1, optional=True)
     with postponing():  # a cluster that is half made cannot be closed
         made = LocalCluster(
             n_workers=workers or max(1, (os.cpu_count() or 1) // threads),

@@ -250,8 +250,7 @@ class LMSBN(MarginClassifier):
     def _check_limits(bound: float, budget: int | None) -> None:
         """Refuse limits of searches that are not positive."""
         check_positive("bound", bound, np.inf)
-        if budget is not None:
-            check_count("budget", budget, 1)
+        check_count("budget", budget, 1, optional=True)
 
     _ranks = True
 

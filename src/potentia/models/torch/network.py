@@ -150,8 +150,7 @@ class Network(Differentiable):
             raise PotentiaError(f"per must be 'row' or 'example', not {shown(self.per)}.")
         check_count("epochs", self.epochs, 1)
         check_count("seed", self.seed)
-        if self.batch is not None:
-            check_count("batch", self.batch, 1)
+        check_count("batch", self.batch, 1, optional=True)
         for name in ("rate", "ridge"):
             check_number(name, getattr(self, name))
 
