@@ -9,6 +9,7 @@ from potentia.app.report.figures import Original, pack
 from potentia.app.report.rows import Cell, Row, Table, grid
 from potentia.features.colour import resize
 
+from . import public_sets
 from .figures import Figure, grid_size, image_figure, strips
 from .marginal import NAMES, CellData, ExamplesOfImages, loss_named, run_loss
 from .marginal_images import share_wrong
@@ -58,7 +59,7 @@ def load(quick: bool, noise: float, seed: int) -> CellData:
 
 
 def _examples(split: str, noise: float, seed: int) -> list[pt.Example]:
-    return pt.datasets.berkeley_denoising(split=split, noise=noise, seed=seed)
+    return public_sets.berkeley_denoising(split=split, noise=noise, seed=seed)
 
 
 def run(cell: Cell, data: CellData) -> Row:

@@ -8,7 +8,7 @@ from typing import Any
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 
-from . import marginal
+from . import marginal, public_sets
 from .figures import Figure, name_axes, panels, values_of
 from .marginal import CellData, ExamplesOfImages, training_facts, truncated_inference
 from .marginal_images import full_size_error
@@ -38,7 +38,7 @@ def learner_of(cell: Cell) -> pt.MarginalRisk:
 
 def load(quick: bool) -> CellData:
     """The first images of the standard split."""
-    whole = (pt.datasets.stanford_backgrounds(split=split) for split in ("train", "test"))
+    whole = (public_sets.stanford_backgrounds(split=split) for split in ("train", "test"))
     chosen = [images[: 3 if quick else N_IMAGES] for images in whole]
     train, test = (ExamplesOfImages(background_examples(images), images) for images in chosen)
     return CellData(train, test)

@@ -17,6 +17,7 @@ from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.features.image import image_examples
 from potentia.potentials.inputs import Inputs
 
+from . import public_sets
 from .figures import grid_size
 from .study import Rows, Study
 
@@ -83,7 +84,7 @@ def load(quick: bool, seed: int) -> HorseImages:
 
 
 def _examples(split: str, most: int | None) -> list[pt.Example]:
-    images = pt.datasets.horses(split=split, size="quarter")[:most]
+    images = public_sets.horses(split=split, size="quarter")[:most]
     found = image_examples(images, n_states=2, node="ilr", edge="mbl")
     return [
         pt.Example(

@@ -5,8 +5,7 @@ Errors are in the order zero, constant, linear, boosting, MLP of nodes (lines) a
 
 from __future__ import annotations
 
-import potentia as pt
-
+from . import public_sets
 from .ilr import IlrSet
 from .ilr_results import FIGURES, epsilon_curve, tables
 from .study import Study
@@ -70,7 +69,7 @@ SETS = (
         "features of single pixels are computed at full size, then averaged",
         HORSES_TRAIN,
         HORSES_TEST,
-        images=lambda split: pt.datasets.horses(split=split),
+        images=lambda split: public_sets.horses(split=split),
         options={"n_states": 2, "node": "ilr", "edge": "ilr", "reduce": 0.25, "when": "after"},
         epochs=1,
         schedule="coloured",
@@ -83,7 +82,7 @@ SETS = (
         BACKGROUNDS_TRAIN,
         BACKGROUNDS_TEST,
         ("drawn",),
-        images=lambda split: pt.datasets.stanford_backgrounds(split=split),
+        images=lambda split: public_sets.stanford_backgrounds(split=split),
         options={"n_states": 8, "node": "ilr", "edge": "ilr", "reduce": 0.2},
         epochs=1,
         tracked=(1, 5, 12, 25, 100),

@@ -17,6 +17,7 @@ from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.app.training import Run
 from potentia.metrics import boundary_counts, confusion_matrix, segmentation_scores
 
+from . import public_sets
 from .study import Rows, Study
 
 Images = Sequence[pt.datasets.LabelledImage]
@@ -40,10 +41,10 @@ class _Set(NamedTuple):
 
 
 SETS = {
-    "nuclei": _Set(lambda split: pt.datasets.nuclei(split=split), pt.datasets.NUCLEI_CLASSES, (20, 10), (3, 1)),
-    "horses": _Set(lambda split: pt.datasets.horses(split=split), pt.datasets.HORSE_CLASSES, (60, 30), (6, 3)),
+    "nuclei": _Set(lambda split: public_sets.nuclei(split=split), public_sets.NUCLEI_CLASSES, (20, 10), (3, 1)),
+    "horses": _Set(lambda split: public_sets.horses(split=split), public_sets.HORSE_CLASSES, (60, 30), (6, 3)),
     "backgrounds": _Set(
-        lambda split: pt.datasets.stanford_backgrounds(split=split), pt.datasets.BACKGROUND_CLASSES, (80, 40), (6, 3)
+        lambda split: public_sets.stanford_backgrounds(split=split), public_sets.BACKGROUND_CLASSES, (80, 40), (6, 3)
     ),
 }
 METHODS = ("potentia", "forest")

@@ -16,6 +16,7 @@ from potentia.app.report.rows import Cell, Column, Row, Table
 from potentia.base.types import Floats, Ints
 from potentia.features import image_example, superpixel_example
 
+from . import public_sets
 from .study import Rows, Study
 
 Sets = tuple[list[pt.Example], list[pt.Example]]
@@ -130,7 +131,7 @@ def _superpixels(train: int) -> Callable[..., Sets]:
     """Regions of Weizmann horses."""
 
     def load(rng: np.random.Generator) -> Sets:
-        images = pt.datasets.horses(split="train", size="quarter")
+        images = public_sets.horses(split="train", size="quarter")
         chosen = [images[k] for k in rng.permutation(len(images))[: train + 30]]
         found = [
             superpixel_example(image.image, image.labels, n_states=2, n_segments=150, pixel_weights=True)[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import potentia as pt
 from potentia.features.image import image_examples
 
+from . import public_sets
 from .marginal import LOCAL
 from .marginal_images import SegmentationSet, full_size_error, printed, share_wrong
 
@@ -39,7 +40,7 @@ HORSES = SegmentationSet(
     ],
     quick=[("univariate_logistic", "trw", 10), ("clique_logistic", "mean_field", 10), ("piecewise", "trw", 0)],
     folds=1,
-    images=lambda split, fold: pt.datasets.horses(split=split),
+    images=lambda split, fold: public_sets.horses(split=split),
     examples=_horse_examples,
     paper=printed(
         (10, 20, 40),
@@ -69,7 +70,7 @@ _BACKGROUND_MAIN = ("univariate_logistic", "truncated_em", "clique_logistic")
 
 def background_examples(images: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
     """20 % of the sides after features were computed."""
-    n = len(pt.datasets.BACKGROUND_CLASSES)
+    n = len(public_sets.BACKGROUND_CLASSES)
     return image_examples(images, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
 
 
@@ -86,7 +87,7 @@ BACKGROUNDS = SegmentationSet(
     ],
     quick=[("truncated_em", "trw", 5), ("independent", "trw", 0)],
     folds=5,
-    images=lambda split, fold: pt.datasets.stanford_backgrounds(split=split, fold=fold),
+    images=lambda split, fold: public_sets.stanford_backgrounds(split=split, fold=fold),
     examples=background_examples,
     paper=printed(
         (5, 10, 20),

@@ -19,10 +19,10 @@ from sklearn.svm import SVC, LinearSVC
 
 import potentia as pt
 from potentia.app.report.rows import Cell, Row, Table, grid
-from potentia.features.datasets import MULTILABEL_SETS
 from potentia.models.multilabel.hinge import median_width
 
-from . import baselines
+from . import baselines, public_sets
+from .public_sets import MULTILABEL_SETS
 from .study import Rows, Study, matrix
 from .systems import Grid, System, choose, fitted
 
@@ -204,7 +204,7 @@ Data = tuple[Any, np.ndarray]
 
 def load_set(quick: bool, name: str) -> Data:
     """Rows of both parts of a set, drawn, with the most frequent labels."""
-    data = pt.datasets.multilabel(name)
+    data = public_sets.multilabel(name)
     stack = sparse.vstack if sparse.issparse(data.X_train) else np.vstack
     X, Y = stack([data.X_train, data.X_test]), np.vstack([data.Y_train, data.Y_test])
     if name.startswith("rcv1"):

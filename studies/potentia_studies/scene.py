@@ -13,6 +13,7 @@ import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.models.multilabel.lmsbn import Order
 
+from . import public_sets
 from .figures import Figure, panels, values_of
 from .study import Originals, Rows, Study
 from .systems import SYSTEMS, Grid, System, choose, evaluate, load
@@ -40,7 +41,7 @@ TOLERANCES = {"delicious": 1e-2}
 
 
 #: A set, and the options of (system, seed) that its training rows choose, with their cross-validated exact match.
-Data = tuple[pt.datasets.MultiLabelData, Callable[[str, int], tuple[dict[str, Any], float | None]]]
+Data = tuple[public_sets.MultiLabelData, Callable[[str, int], tuple[dict[str, Any], float | None]]]
 
 
 def load_set(quick: bool, name: str) -> Data:

@@ -18,6 +18,7 @@ from potentia.models.multilabel.constraints import make_rules
 from potentia.models.multilabel.machine import Relaxation
 from potentia.models.multilabel.network import DirectedNetwork
 
+from . import public_sets
 from .bounds import states_below
 from .figures import Figure, panels
 from .study import Originals, Rows, Study, part_rows
@@ -48,18 +49,18 @@ class DirectedRelaxation(Relaxation):
         self.coupling = sparse.csr_array((-value, (label, column)), shape=(K, self.n_moments))
 
 
-def load(quick: bool) -> pt.datasets.MultiLabelData:
+def load(quick: bool) -> public_sets.MultiLabelData:
     """The set; quick: some rows and 30 labels."""
-    whole = pt.datasets.multilabel(SET)
+    whole = public_sets.multilabel(SET)
     if not quick:
         return whole
-    return pt.datasets.MultiLabelData(
+    return public_sets.MultiLabelData(
         whole.X_train[:500], whole.Y_train[:500, :30], whole.X_test[:200], whole.Y_test[:200, :30],
         whole.label_names[:30], whole.feature_names,
     )  # fmt: skip
 
 
-def run(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
+def run(cell: Cell, data: public_sets.MultiLabelData) -> Row:
     """One part: times, probabilities, or the whole set."""
     return {"time": _time, "bound": _bound, "whole": _whole}[cell["part"]](cell, data)
 
@@ -71,7 +72,7 @@ def _timed(work: Callable[[], T]) -> tuple[float, T]:
     return time.perf_counter() - begun, found
 
 
-def _time(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
+def _time(cell: Cell, data: public_sets.MultiLabelData) -> Row:
     """Seconds per row of branch and bound and of the linear program on the most frequent labels."""
     kept = np.argsort(-data.Y_train.sum(axis=0), kind="stable")[: cell["labels"]]
     network = pt.LMSBN(ALPHA).fit(data.X_train, data.Y_train[:, kept]).network_
@@ -114,7 +115,7 @@ def randomised(network: DirectedNetwork, seed: int) -> DirectedNetwork:
     )
 
 
-def _bound(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
+def _bound(cell: Cell, data: public_sets.MultiLabelData) -> Row:
     """Share of test rows with a certain optimum below each S, and Theorem 9's bound; rows 0 is an untrained model."""
     n = cell["rows"] or len(data.Y_train)
     trained = pt.LMSBN(ALPHA).fit(data.X_train[:n], data.Y_train[:n])
@@ -136,7 +137,7 @@ def _bound(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
     }
 
 
-def _whole(cell: Cell, data: pt.datasets.MultiLabelData) -> Row:
+def _whole(cell: Cell, data: public_sets.MultiLabelData) -> Row:
     """Exact prediction of all test rows, and training beside as many independent LinearSVC fits."""
     X, Y = data.X_train, data.Y_train
     pt.LMSBN(ALPHA).fit(X[:100], Y[:100, :3])

@@ -19,7 +19,7 @@ from potentia.app.report.rows import Row, grid
 from potentia.models.multilabel.base import MultiLabelClassifier
 from potentia.models.multilabel.network import splits
 
-from . import baselines
+from . import baselines, public_sets
 
 #: Options by name, and the values that cross-validation chooses from.
 Grid = dict[str, Sequence[Any]]
@@ -121,9 +121,9 @@ SYSTEMS = {
 }
 
 
-def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
+def load(name: str, quick: bool) -> public_sets.MultiLabelData:
     """A set, its dense features scaled to unit variance (but for Scene's, of one kind already); quick: some rows."""
-    data = pt.datasets.multilabel(name)
+    data = public_sets.multilabel(name)
     if not hasattr(data.X_train, "indptr") and name != "scene":
         scale = StandardScaler().fit(data.X_train)
         data = data._replace(X_train=scale.transform(data.X_train), X_test=scale.transform(data.X_test))
@@ -135,7 +135,7 @@ def load(name: str, quick: bool) -> pt.datasets.MultiLabelData:
 
 
 def evaluate(
-    system: System, data: pt.datasets.MultiLabelData, options: dict[str, Any], seed: int, skip: Sequence[int] = ()
+    system: System, data: public_sets.MultiLabelData, options: dict[str, Any], seed: int, skip: Sequence[int] = ()
 ) -> Row:
     """Train on all training rows, and measure on test rows (without the labels to skip)."""
     kept = np.setdiff1d(np.arange(data.Y_train.shape[1]), skip)

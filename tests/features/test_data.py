@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from scipy import sparse
 from data_sets import DATA, needs
 from potentia.base.types import PotentiaError
 from potentia.features import datasets
-from potentia.features.datasets import read_pixels
 from potentia.features.example import Example
 from potentia.features.tokens import token_spans
 from potentia.graph.structure import Graph
+from potentia_studies import public_sets
+from potentia_studies.public_sets import read_pixels
 
 
 def refused(message):
@@ -236,7 +238,7 @@ def write_horses(folder, **changes):
 
 def test_packed_images_are_cut_by_offsets(tmp_path):
     write_horses(tmp_path)
-    first, second = datasets.horses(tmp_path, "all", size="quarter")
+    first, second = public_sets.horses(tmp_path, "all", size="quarter")
     assert (first.name, second.name) == ("a", "b")
     assert np.array_equal(first.image, np.arange(18).reshape(2, 3, 3))
     assert np.array_equal(second.labels, [[0, 1], [1, 0]])
@@ -258,16 +260,16 @@ def test_packed_images_are_cut_by_offsets(tmp_path):
 def test_damaged_packed_files_are_named(tmp_path, changes, message):
     path = write_horses(tmp_path, **changes)
     with refused(re.escape(str(path)) + ".*" + message):
-        datasets.horses(tmp_path)
+        public_sets.horses(tmp_path)
 
 
 def test_missing_and_foreign_files_are_named(tmp_path):
     with refused("horses_quarter.npz: there is no such file"):
-        datasets.horses(tmp_path)
+        public_sets.horses(tmp_path)
     path = write_horses(tmp_path)
     path.write_bytes(b"no archive")
     with refused("horses_quarter.npz: this is not a readable .npz file"):
-        datasets.horses(tmp_path)
+        public_sets.horses(tmp_path)
     with refused("a.jpg: there is no such file"):
         read_pixels(tmp_path / "a.jpg", "RGB")
     (tmp_path / "a.jpg").write_bytes(b"no image")
@@ -283,20 +285,28 @@ def test_full_size_images_must_fit_their_labels(tmp_path):
         image_module.new("RGB", size, "white").save(tmp_path / "weizmann_horses" / folder / name)
     image_module.new("L", (8, 5)).save(tmp_path / "weizmann_horses" / "masks" / "b.png")
     with refused(r"b.png: the labels are \(5, 8\), but the image is \(6, 8\)"):
-        datasets.horses(tmp_path, "all")
+        public_sets.horses(tmp_path, "all")
 
 
 def test_options_of_the_loaders_are_checked(tmp_path):
     with refused("split must be one of 'train', 'test', 'all', not 'valid'"):
-        datasets.horses(tmp_path, "valid")
+        public_sets.horses(tmp_path, "valid")
     with refused("size must be one of 'fifth', 'full', not 'half'"):
-        datasets.stanford_backgrounds(tmp_path, size="half")
+        public_sets.stanford_backgrounds(tmp_path, size="half")
     with refused("fold must be one of 0, 1, 2, 3, 4, not 5"):
-        datasets.stanford_backgrounds(tmp_path, fold=5)
+        public_sets.stanford_backgrounds(tmp_path, fold=5)
     with refused("folds must be one of 0, 1, .* not 10"):
-        datasets.letters(tmp_path, 10)
+        public_sets.letters(tmp_path, 10)
     with refused("noise must be a positive number, not 0"):
-        datasets.berkeley_denoising(tmp_path, noise=0)
+        public_sets.berkeley_denoising(tmp_path, noise=0)
+
+
+def test_readers_of_the_papers_sets_come_with_the_studies(monkeypatch):
+    assert datasets.horses is public_sets.horses
+    monkeypatch.delattr("potentia_studies.public_sets")
+    monkeypatch.setitem(sys.modules, "potentia_studies.public_sets", None)
+    with pytest.raises(AttributeError, match="need the studies of a clone"):
+        datasets.letters  # noqa: B018
 
 
 def test_labelled_images_are_checked():
@@ -377,19 +387,19 @@ def test_conll_refuses_damaged_archives(tmp_path):
 
 @needs("weizmann_horses")
 def test_horses_are_split_as_the_paper_counts():
-    train, test = (datasets.horses(DATA, part, size="quarter") for part in ("train", "test"))
+    train, test = (public_sets.horses(DATA, part, size="quarter") for part in ("train", "test"))
     assert (len(train), len(test)) == (200, 128)
     assert len({p.name for p in train} | {p.name for p in test}) == 328
-    assert [p.name for p in datasets.horses(DATA, "test", size="quarter")] == [p.name for p in test]
-    assert {p.name for p in datasets.horses(DATA, "test", size="quarter", seed=1)} != {p.name for p in test}
+    assert [p.name for p in public_sets.horses(DATA, "test", size="quarter")] == [p.name for p in test]
+    assert {p.name for p in public_sets.horses(DATA, "test", size="quarter", seed=1)} != {p.name for p in test}
     share = np.mean([np.mean(p.labels == 1) for p in train])
     assert 0.2 < share < 0.3
 
 
 @needs("weizmann_horses")
 def test_quarter_horses_are_reduced_full_ones():
-    small = datasets.horses(DATA, "test", size="quarter")[:3]
-    for a, b in zip(small, datasets.horses(DATA, "test"), strict=False):
+    small = public_sets.horses(DATA, "test", size="quarter")[:3]
+    for a, b in zip(small, public_sets.horses(DATA, "test"), strict=False):
         assert a.name == b.name
         assert a.labels.shape == tuple(round(side / 4) for side in b.labels.shape)
         assert set(np.unique(b.labels)) == {0, 1}
@@ -399,31 +409,33 @@ def test_quarter_horses_are_reduced_full_ones():
 
 @needs("stanford_background")
 def test_stanford_folds_part_the_images():
-    every = datasets.stanford_backgrounds(DATA, "all", size="fifth")
+    every = public_sets.stanford_backgrounds(DATA, "all", size="fifth")
     assert len(every) == 715
     tested = []
     for fold in range(5):
-        train, test = (datasets.stanford_backgrounds(DATA, part, size="fifth", fold=fold) for part in ("train", "test"))
+        train, test = (
+            public_sets.stanford_backgrounds(DATA, part, size="fifth", fold=fold) for part in ("train", "test")
+        )
         assert (len(train), len(test)) == (572, 143)
         assert not {p.name for p in train} & {p.name for p in test}
         tested += [p.name for p in test]
     assert sorted(tested) == [p.name for p in every]
     assert {int(v) for p in every for v in np.unique(p.labels)} == set(range(-1, 8))
-    assert datasets.stanford_backgrounds(DATA, "test", size="fifth")[0].name == every[4].name
+    assert public_sets.stanford_backgrounds(DATA, "test", size="fifth")[0].name == every[4].name
 
 
 @needs("stanford_background")
 def test_full_stanford_images_have_the_eight_classes_and_void():
-    full = datasets.stanford_backgrounds(DATA, "test")
+    full = public_sets.stanford_backgrounds(DATA, "test")
     assert full[0].image.dtype == np.uint8
     assert min(p.labels.min() for p in full) == -1
     assert max(p.labels.max() for p in full) == 7
-    assert len(datasets.BACKGROUND_CLASSES) == 8
+    assert len(public_sets.BACKGROUND_CLASSES) == 8
 
 
 @needs("bsds_denoise")
 def test_berkeley_noise_follows_the_papers_formula():
-    train, test = (datasets.berkeley_denoising(DATA, part, noise=5.0) for part in ("train", "test"))
+    train, test = (public_sets.berkeley_denoising(DATA, part, noise=5.0) for part in ("train", "test"))
     assert (len(train), len(test)) == (32, 100)
     assert not {e.name for e in train} & {e.name for e in test}
     example = train[0]
@@ -435,20 +447,20 @@ def test_berkeley_noise_follows_the_papers_formula():
     first, second = example.graph.scopes["edge"].T
     assert np.array_equal(example.features["edge"][:, 0] == 1, second == first + 1)
     assert np.all(example.features["edge"].sum(axis=1) == 1)
-    again = datasets.berkeley_denoising(DATA, "all", noise=5.0)
+    again = public_sets.berkeley_denoising(DATA, "all", noise=5.0)
     same = next(e for e in again if e.name == example.name)
     assert np.array_equal(same.features["node"], example.features["node"])
 
 
 @needs("letters")
 def test_letters_are_chains_of_their_words():
-    fold = datasets.letters(DATA, 0)
+    fold = public_sets.letters(DATA, 0)
     assert len(fold) == 626
     for example in fold[:50]:
         word = example.name.split("-")[0]
         assert "".join(chr(97 + k) for k in example.labels) == word
         assert example.features["node"].shape == (len(word), 128)
-    assert len(datasets.letters(DATA, range(1, 10))) == 6877 - 626
+    assert len(public_sets.letters(DATA, range(1, 10))) == 6877 - 626
     assert set(np.unique(fold[0].features["node"])) == {0.0, 1.0}
 
 

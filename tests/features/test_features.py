@@ -32,6 +32,7 @@ from potentia.features import (
 from potentia.features.colour import as_rgb
 from potentia.features.pixels import sobel
 from potentia.graph.structure import Graph
+from potentia_studies import public_sets
 
 SIZES = [(1, 1), (1, 7), (3, 2), (8, 8), (13, 21), (32, 24)]
 
@@ -521,8 +522,8 @@ def test_missing_scikit_image_is_said(monkeypatch):
 
 @needs("stanford_background")
 def test_reduced_backgrounds_agree_with_the_packed_ones():
-    small = datasets.stanford_backgrounds(DATA, "test", size="fifth")[:6]
-    full = datasets.stanford_backgrounds(DATA, "test")[:6]
+    small = public_sets.stanford_backgrounds(DATA, "test", size="fifth")[:6]
+    full = public_sets.stanford_backgrounds(DATA, "test")[:6]
     for a, b in zip(small, full, strict=True):
         away = np.abs(resize(b.image, a.labels.shape) - a.image)
         whole = b.labels.shape == (5 * a.labels.shape[0], 5 * a.labels.shape[1])
@@ -538,7 +539,7 @@ def test_horses_are_told_apart_by_their_features():
     from sklearn.linear_model import LogisticRegression
 
     train, test = (
-        image_examples(datasets.horses(DATA, part, size="quarter")[:60], n_states=2, node="mbl")
+        image_examples(public_sets.horses(DATA, part, size="quarter")[:60], n_states=2, node="mbl")
         for part in ("train", "test")
     )
     rows = [np.concatenate([e.features["node"][::20] for e in part]) for part in (train, test)]

@@ -12,6 +12,7 @@ from data_sets import DATA, needs
 from potentia.kernels.frank_wolfe import assemble, maximise_on_simplex
 from potentia.learn import margin_problem, max_margin
 from potentia.learn.margin_problem import AnyOracle, ChainOracle
+from potentia_studies import public_sets
 
 PRECISE = {"tol": 1e-6, "iterations": 2000}
 
@@ -441,7 +442,7 @@ def test_what_cannot_be_trained_is_refused():
 
 @needs("letters")
 def test_letters_in_ten_passes():
-    train, test = pt.datasets.letters(DATA, folds=1), pt.datasets.letters(DATA, folds=range(2, 5))
+    train, test = public_sets.letters(DATA, folds=1), public_sets.letters(DATA, folds=range(2, 5))
     learner = pt.MaxMargin(ridge=10 / len(train), iterations=10, tol=0)
     crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}, learner).fit(train)
     assert crf.score(test) >= 0.787

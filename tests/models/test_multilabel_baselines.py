@@ -11,9 +11,9 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
-from potentia.features.datasets import multilabel
 from potentia_studies import baselines
 from potentia_studies.baselines import tune
+from potentia_studies.public_sets import multilabel
 from test_lmsbn import labelled_rows
 
 

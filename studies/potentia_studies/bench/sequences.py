@@ -24,6 +24,7 @@ from potentia.base.types import PotentiaError
 from potentia.features.schemes import span_scores
 from potentia.features.tokens import TokenFeatures
 
+from .. import public_sets
 from .timing import Rows, Suite, in_fresh_process, peak_memory
 
 #: Folds to train on and to test on.
@@ -84,7 +85,7 @@ def _f1(truth: list[list[str]], found: list[list[str]]) -> float:
 
 def _letters(name: str) -> TaggingProblem:
     def part(folds: Sequence[int]) -> tuple[list[Any], list[list[str]]]:
-        words = pt.datasets.letters(folds=folds)
+        words = public_sets.letters(folds=folds)
         pixels = [str(k) for k in range(128)]
         X = [[[*(pixels[k] for k in np.flatnonzero(row)), "bias"] for row in e.features["node"]] for e in words]
         return X, [[chr(97 + k) for k in e.labels] for e in words if e.labels is not None]
