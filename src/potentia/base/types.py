@@ -163,7 +163,7 @@ def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
 
 
 def check_count(name: str, value: object, least: int = 0, *, optional: bool = False) -> None:
-    """A whole number of at least `least`, and small enough for kernels; None where it is `optional`."""
+    """A whole number of at least `least`, and small enough for kernels; or None if that is `optional`."""
     if optional and value is None:
         return
     if isinstance(value, int) and abs(value) >= 2**63:
