@@ -28,9 +28,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 if TYPE_CHECKING:
     from . import extend as extend, features as features, gradients as gradients, metrics as metrics
     from .app import plot as plot
+    from .app.images import ImageSegmenter as ImageSegmenter
     from .app.pipeline import load as load
     from .app.segment import segment as segment
-    from .app.segmenter import ImageSegmenter as ImageSegmenter
     from .features import datasets as datasets
     from .features.example import Example as Example
     from .gradients.entry import loss_and_gradient as loss_and_gradient
@@ -81,7 +81,7 @@ _ROOMS = {
 _NAMES = {
     "app.pipeline": "load",
     "app.segment": "segment",
-    "app.segmenter": "ImageSegmenter",
+    "app.images": "ImageSegmenter",
     "features.example": "Example",
     "gradients.entry": "loss_and_gradient",
     "graph.structure": "Graph",

@@ -476,15 +476,17 @@ class InputReader:
         files: the images.
         features, probabilities: the array files of all images, or None.
         axes: 2 for images, 3 for volumes.
+        arrays: the images where they are in no files.
     """
 
     files: list[ImageFile]
     features: list[ImageFile] | None
     probabilities: list[ImageFile] | None
     axes: int
+    arrays: list[np.ndarray] | None = None
 
     def __call__(self, k: int) -> tuple[np.ndarray, Given]:
-        image = read_image(self.files[k])
+        image = read_image(self.files[k]) if self.arrays is None else self.arrays[k]
         if image.ndim not in (self.axes, self.axes + 1):
             wrong = f"the image has shape {image.shape}, not {self.axes} axes and channels"
             raise PotentiaError(f"{self.files[k].path}: {wrong}.")

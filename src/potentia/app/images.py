@@ -1,18 +1,29 @@
-"""Images with masks: from folders of files to a pipeline that labels the pixels of new images."""
+"""Images with masks, from folders or arrays, to a pipeline that labels the pixels of new images: `ImageSegmenter`."""
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
+from ..base.params import Params
 from ..base.saving import digest_of
-from ..base.types import ConvergenceWarning, Floats, PotentiaError, check_positive
+from ..base.types import (
+    ConvergenceWarning,
+    Floats,
+    PotentiaError,
+    check_flag,
+    check_positive,
+    plain_array,
+    shown,
+    whole_numbers,
+)
 from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
@@ -21,10 +32,15 @@ from .image_files import (
     STACKS,
     ImageFile,
     InputReader,
+    Mask,
     check_same_size,
     checked_axes,
+    code_colours,
+    colour_codes,
+    image_files,
     input_reader,
     paired_files,
+    read_image,
     read_mask,
 )
 from .image_pipeline import BOUNDARY, ImagePipeline
@@ -32,7 +48,7 @@ from .image_stages import TrainingImages, two_stages
 from .pixel_values import Classes, find_classes, learn_intensity
 from .training import PIXEL_FUNCTIONS, TRAINABLE, Run, check_pairs, fit, fit_marks, make_learner, make_potential
 
-__all__ = ["ImagePipeline", "train"]
+__all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
 #: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
@@ -160,20 +176,172 @@ class ImageOptions:
             check_positive("epsilon", self.epsilon)
 
 
+class ImageSegmenter(Params):
+    """Labels the pixels of images: what `potentia train --images` trains, in scikit-learn's manner.
+
+    Args:
+        seed: of everything that is random.
+        options: those of `potentia train --images`, with underscores, such as `superpixels=300`, `position="no"`,
+            `class_weight="balanced"`; paths are texts or paths.
+
+    After `fit`: `pipeline_`, what `pt.load` gives of a saved model, and `facts_`, what the command prints.
+    """
+
+    def __init__(self, *, seed: int = 0, **options: Any) -> None:
+        unknown = sorted(set(options) - set(_DEFAULTS))
+        if unknown:
+            raise PotentiaError(f"ImageSegmenter has no option {unknown[0]!r}; see `potentia train --help`.")
+        self.seed = seed
+        vars(self).update(_DEFAULTS | options)
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return ["seed", *_DEFAULTS]
+
+    def fit(self, images: Any, masks: Any, *, progress: bool = False, run: Run | None = None) -> Self:
+        """Train on images and their masks.
+
+        Args:
+            images: a folder, or a list of arrays (h, w) or (h, w, channels).
+            masks: a folder of masks of the same names, or a list of arrays (h, w) of classes, -1 where unknown, or
+                (h, w, 3) of colours.
+            progress: show a progress bar.
+            run: how the command line trains, in place of `seed` and `progress`.
+        """
+        check_flag("progress", progress)
+        paths = {name: Path(value) for name in _PATHS if (value := getattr(self, name)) is not None}
+        chosen = ImageOptions(**{name: getattr(self, name) for name in _DEFAULTS} | paths)
+        chosen.check()
+        if isinstance(images, str | os.PathLike):
+            if not isinstance(masks, str | os.PathLike):
+                raise PotentiaError("masks must be a folder, as images is one.")
+            read, raw, places = _from_files(Path(images), Path(masks), chosen)
+        else:
+            read, raw, places = _from_arrays(images, masks, chosen)
+        for k, (mask, place) in enumerate(zip(raw, places, strict=True)):
+            check_same_size(read(k)[0], mask.codes, place)
+        classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
+        labels = [classes.labels(mask, place).astype(np.int16) for mask, place in zip(raw, places, strict=True)]
+        for y, place in zip(labels, places, strict=True):
+            if not np.any(y >= 0) and read.arrays is None:
+                raise PotentiaError(f"{place}: every pixel is void, so there is nothing to learn.")
+        run = run or Run(seed=self.seed, progress=progress)
+        self.pipeline_, self.facts_ = _fit_images(read, labels, classes, chosen, run)
+        return self
+
+    def predict(self, images: Any) -> Any:
+        """Masks, in the values of those trained on: one for an image, a list for a list or a folder."""
+        return _each(lambda image: self._values(self._fitted().predict(image)), images)
+
+    def predict_proba(self, images: Any) -> Any:
+        """Probabilities (h, w, n_classes) of one image, or a list of them."""
+        return _each(self._fitted().predict_marginals, images)
+
+    def score(self, images: Any, masks: Any) -> float:
+        """Share of pixels of known class that are predicted correctly; of arrays."""
+        right = total = 0
+        for k, (found, mask) in enumerate(zip(self.predict(list(images)), list(masks), strict=True)):
+            truth, codes = _mask(np.asarray(mask), k).codes, _mask(found, k).codes
+            known = ~np.isin(truth, [-1, *self._fitted().classes.void])
+            right, total = right + int(np.sum((truth == codes) & known)), total + int(known.sum())
+        if total == 0:
+            raise PotentiaError("no pixel of the masks has a known class.")
+        return right / total
+
+    @property
+    def classes_(self) -> list[str]:
+        """Names of the classes, in the order of `predict_proba`."""
+        return self._fitted().classes.names
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model for `pt.load` and `potentia predict`."""
+        self._fitted().save(path)
+
+    def _values(self, labels: Any) -> np.ndarray:
+        mask = self._fitted().classes.mask(labels)
+        return code_colours(mask.codes) if mask.coloured else mask.codes
+
+    def _fitted(self) -> ImagePipeline:
+        if not hasattr(self, "pipeline_"):
+            raise PotentiaError("this ImageSegmenter is not fitted: call fit first.")
+        return self.pipeline_
+
+    def __repr__(self) -> str:
+        plain = {"seed": 0, **_DEFAULTS}
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != plain[name]]
+        return f"ImageSegmenter({', '.join(changed)})"
+
+
+#: Options of `ImageSegmenter` and their defaults, and those that are paths.
+_DEFAULTS = {field.name: field.default for field in fields(ImageOptions)}
+_PATHS = ("palette", "features", "probabilities")
+
+
 def train(images: Path, masks: Path, *, run: Run | None = None, **options: Any) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images of a folder and the masks of their names, and facts of the fit.
 
     The options are those of `ImageOptions`.
     """
-    chosen = ImageOptions(**options)
-    chosen.check()
+    segmenter = ImageSegmenter(**options).fit(images, masks, run=run)
+    return segmenter.pipeline_, segmenter.facts_
+
+
+def _from_files(images: Path, masks: Path, chosen: ImageOptions) -> tuple[InputReader, list[Mask], list[Path]]:
+    """The reader of a folder's images, their masks, and where these are."""
     files = paired_files(images, masks, chosen.stacks, checked_axes(chosen.axes))
     read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.n_axes)
-    classes, labels = _read_masks([mask for _, mask in files], read, chosen)
-    return fit_images(read, labels, classes, chosen, run or Run())
+    raw = [read_mask(mask) for _, mask in files]
+    for values, (_, mask) in zip(raw, files, strict=True):
+        if values.codes.ndim != chosen.n_axes:
+            raise PotentiaError(f"{mask.path}: a mask has {chosen.n_axes} axes, not shape {values.codes.shape}.")
+    return read, raw, [mask.path for _, mask in files]
 
 
-def fit_images(
+def _from_arrays(images: Any, masks: Any, chosen: ImageOptions) -> tuple[InputReader, list[Mask], list[Path]]:
+    """The same of lists of arrays, whose places are their numbers."""
+    if chosen.features is not None or chosen.probabilities is not None:
+        raise PotentiaError("features and probabilities are folders beside a folder of images.")
+    arrays, raw = _arrays("images", images), [_mask(mask, k) for k, mask in enumerate(_arrays("masks", masks))]
+    if len(arrays) != len(raw):
+        raise PotentiaError(f"there are {len(arrays)} images, but {len(raw)} masks.")
+    files = [ImageFile(f"image {k}", Path(f"image {k}")) for k in range(len(arrays))]
+    return InputReader(files, None, None, chosen.n_axes, arrays), raw, [file.path for file in files]
+
+
+def _arrays(name: str, given: Any) -> list[np.ndarray]:
+    if isinstance(given, str | os.PathLike) or not np.iterable(given):
+        raise PotentiaError(f"{name} must be a folder or a list of arrays, as the other one, not {shown(given)}.")
+    found = [plain_array(image, f"{name}[{k}]") for k, image in enumerate(given)]
+    if not found or any(image.ndim < 2 for image in found):
+        raise PotentiaError(f"{name} must be a list of at least one array (h, w) or (h, w, channels).")
+    return found
+
+
+def _mask(values: np.ndarray, number: int) -> Mask:
+    """A mask of an array of classes, -1 where unknown, or of colours."""
+    if values.ndim == 3 and values.shape[2] == 3 and values.dtype == np.uint8:
+        return Mask(colour_codes(values), True, None)
+    codes = whole_numbers(values, f"masks[{number}]")
+    if codes.min() < -1 or codes.max() >= 2**24:
+        raise PotentiaError(
+            f"masks[{number}] holds {codes.min()} to {codes.max()}; classes count from 0, -1 is unknown."
+        )
+    return Mask(codes, False, None)
+
+
+def _each(predict: Any, images: Any) -> Any:
+    """What a function gives for an image, or for each of a list or a folder."""
+    if isinstance(images, str | os.PathLike):
+        path = Path(images)
+        if not path.is_dir():
+            return predict(read_image(path))
+        return [predict(read_image(file)) for file in image_files(path)]
+    if isinstance(images, Sequence):
+        return [predict(read_image(Path(i)) if isinstance(i, str | os.PathLike) else np.asarray(i)) for i in images]
+    return predict(np.asarray(images))
+
+
+def _fit_images(
     read: InputReader, labels: list[np.ndarray], classes: Classes, chosen: ImageOptions, run: Run
 ) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images that `read` reads, with labels (*size) of each, -1 where unknown.
@@ -192,7 +360,11 @@ def fit_images(
             for part in (own, held)
         ]  # fmt: skip
         return pipeline, facts | fit(pipeline.model, parts[0], parts[1], digest, run)
-    small = [_reduced(y, pipeline.small_size(y.shape), len(classes)) for y in labels]
+    sizes = [pipeline.small_size(y.shape) for y in labels]
+    small = [
+        y if y.shape == size else reduce_labels(y, size, len(classes)).astype(y.dtype)
+        for y, size in zip(labels, sizes, strict=True)
+    ]
     check_pairs(any(y.size > 1 for y in small))
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
@@ -207,28 +379,6 @@ def fit_images(
     fitted = fit(pipeline.model, examples, training.held_examples(), digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return pipeline, facts | fitted
-
-
-def _read_masks(
-    masks: Sequence[ImageFile], read: InputReader, chosen: ImageOptions
-) -> tuple[Classes, list[np.ndarray]]:
-    """The classes, and the labels (*size) of every image; looks at every image once."""
-    raw = [read_mask(mask) for mask in masks]
-    for k, (values, mask) in enumerate(zip(raw, masks, strict=True)):
-        if values.codes.ndim != chosen.n_axes:
-            raise PotentiaError(f"{mask.path}: a mask has {chosen.n_axes} axes, not shape {values.codes.shape}.")
-        check_same_size(read(k)[0], values.codes, mask.path)
-    classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
-    labels = [classes.labels(values, mask.path).astype(np.int16) for values, mask in zip(raw, masks, strict=True)]
-    for y, mask in zip(labels, masks, strict=True):
-        if not np.any(y >= 0):
-            raise PotentiaError(f"{mask.path}: every pixel is void, so there is nothing to learn.")
-    return classes, labels
-
-
-def _reduced(labels: np.ndarray, size: tuple[int, ...], n_states: int) -> np.ndarray:
-    """A label map at this size; itself if it has that size."""
-    return labels if labels.shape == size else reduce_labels(labels, size, n_states).astype(labels.dtype)
 
 
 def _class_weights(text: str | None, labels: Sequence[np.ndarray], classes: Classes) -> Floats | None:
@@ -333,13 +483,11 @@ def _error(chosen: ImageOptions, examples: Sequence[Example], run: Run, weights:
     folds = np.random.default_rng(run.seed).permutation(np.arange(len(examples)) % min(_FOLDS, len(examples)))
     wrong = known = 0.0
     for fold in range(int(folds.max()) + 1 if folds.max() else 0):
-        own = [e for e, f in zip(examples, folds, strict=True) if f != fold]
-        held = [e for e, f in zip(examples, folds, strict=True) if f == fold]
+        own, held = ([e for e, f in zip(examples, folds, strict=True) if (f == fold) == out] for out in (False, True))
         model = _crf(replace(chosen, iterations=_ITERATIONS), replace(run, validation=None), weights)
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             model.fit(own)
         size = sum(int(np.count_nonzero(e.labels >= 0)) for e in held if e.labels is not None)
-        if size:
-            wrong += (1.0 - model.score(held)) * size
-            known += size
+        wrong += (1.0 - model.score(held)) * size if size else 0.0
+        known += size
     return wrong / known if known else float("nan")

@@ -6,7 +6,7 @@ import argparse
 import csv
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -307,11 +307,10 @@ def train(arguments: argparse.Namespace) -> None:
     # training that has begun with the same checkpoint meanwhile keeps it
     with suppress(PotentiaError), Checkpoint(checkpoint) as done:
         done.remove()
-    seconds = time.perf_counter() - begun
-    history = getattr(pipeline.model, "history_", ())
+    seconds, history = time.perf_counter() - begun, getattr(pipeline.model, "history_", ())
     given = {_flag(name): str(value) for name, value in options.items()}
     card = {"facts": pipeline.facts(), "options": given, "decisions": decisions}
-    _keep(arguments, arguments.out, "train", source, facts | {"card": card}, seconds, history)
+    keep_run(arguments, arguments.out, "train", source, facts | {"card": card}, seconds, history)
     facts |= {"seconds": seconds, "model": str(arguments.out)}
     show_facts(arguments, f"trained on {source}", facts)
 
@@ -328,33 +327,39 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Predict and compare."""
-    begun = time.perf_counter()
-    if arguments.model.is_dir():
-        _evaluate_folder(arguments, begun)
-        return
-    form, source, options = _given(arguments, "evaluate")
-    with command_context(arguments):
-        pipeline = _load(arguments.model, form)
-        facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
-        digests = file_digests(source)
-        seen = sum(digest in pipeline.trained_on for digest in digests)
+    """Predict and compare; of a folder of label maps, compare with masks."""
+    begun, folder = time.perf_counter(), arguments.model.is_dir()
+    facts, tables, source, digests, seen = (_compare_folder if folder else _evaluate)(arguments)
     shown = facts.pop("shown", ())
-    known = {"training_share": seen / len(digests)}
-    _keep(arguments, arguments.model, "evaluate", source, facts | known, time.perf_counter() - begun, (), shown)
+    known = {"training_share": seen / len(digests)} if digests else {}
+    keep_run(arguments, arguments.model, "evaluate", source, facts | known, time.perf_counter() - begun, shown=shown)
     if arguments.json:
         print(json_text(facts | ({"training_files": seen} if seen else {})))
         return
     if seen:
         files = f"the model was trained on {seen} of the files evaluated on"
         note(arguments, f"{files}, so the scores are better than on new data.")
-    tables = pipeline.detail_tables(facts)
-    show_facts(arguments, f"{arguments.model} on {source}", facts)
-    for title, lines in tables.items():
-        show_lines(arguments, title, lines)
+    lines = tables(facts)
+    show_facts(arguments, f"{arguments.model} {'against' if folder else 'on'} {source}", facts)
+    for title, part in lines.items():
+        show_lines(arguments, title, part)
 
 
-def _evaluate_folder(arguments: argparse.Namespace, begun: float) -> None:
+#: What an evaluation found: facts, tables of these, the data, their digests, and how many training has seen.
+_Evaluation = tuple[dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]], Path, list[str], int]
+
+
+def _evaluate(arguments: argparse.Namespace) -> _Evaluation:
+    """Predict with a model and compare."""
+    form, source, options = _given(arguments, "evaluate")
+    with command_context(arguments):
+        pipeline = _load(arguments.model, form)
+        facts = pipeline.evaluate_files(source, progress=bar_shown(arguments), **options)
+        digests = file_digests(source)
+    return facts, pipeline.detail_tables, source, digests, sum(digest in pipeline.trained_on for digest in digests)
+
+
+def _compare_folder(arguments: argparse.Namespace) -> _Evaluation:
     """Compare a folder of label maps with masks."""
     from .label_maps import evaluate_maps, score_tables
 
@@ -364,24 +369,7 @@ def _evaluate_folder(arguments: argparse.Namespace, begun: float) -> None:
         wrong = f"leave out {others[0]}" if others else "give --masks"
         raise PotentiaError(f"{folder} is a folder of label maps, which are compared with masks: {wrong}.")
     with command_context(arguments):
-        facts = evaluate_maps(folder, masks, arguments.void)
-    _keep(arguments, folder, "evaluate", masks, facts, time.perf_counter() - begun, (), facts.pop("shown"))
-    if arguments.json:
-        print(json_text(facts))
-        return
-    tables = score_tables(facts)
-    show_facts(arguments, f"{folder} against {masks}", facts)
-    for title, lines in tables.items():
-        show_lines(arguments, title, lines)
-
-
-def _keep(arguments: argparse.Namespace, model: Path, *run: Any) -> None:
-    """Keep a run for `potentia report`; where that cannot be written, results are shown all the same."""
-    try:
-        keep_run(model, *run)
-    except OSError as error:
-        problem = f"cannot be written ({error.strerror or error})"
-        note(arguments, f"{runs_folder(model)} {problem}: no report of this run.")
+        return evaluate_maps(folder, masks, arguments.void), score_tables, masks, [], 0
 
 
 def _load(path: Path, form: str) -> Pipeline:
@@ -406,33 +394,31 @@ def runs_folder(model: Path) -> Path:
 
 
 def keep_run(
-    model: Path,
-    command: str,
-    source: Path,
-    facts: Mapping[str, Any],
-    seconds: float,
-    history: Sequence[Mapping[str, Any]] = (),
-    shown: Sequence[Mapping[str, Any]] = (),
-) -> None:
-    """Add a row about a run of train or evaluate; training begins a new file.
+    arguments: argparse.Namespace, model: Path, command: str, source: Path, facts: Mapping[str, Any], seconds: float,
+    history: Sequence[Mapping[str, Any]] = (), shown: Sequence[Mapping[str, Any]] = (),
+) -> None:  # fmt: skip
+    """Add a row about a run of train or evaluate for `potentia report`; training begins a new file.
 
-    facts: what the command prints. shown: images, see `kept_image`.
+    Where that cannot be written, results are shown all the same. facts: what the command prints. shown: images, see
+    `kept_image`.
     """
     path = runs_folder(model) / "rows.jsonl"
-    path.parent.mkdir(exist_ok=True)
-    if command == "train":
-        path.unlink(missing_ok=True)
-    cell = {"command": command, "run": len(read_rows(path)) + 1, "data": str(source)}
     moved = {"classes": "class_scores", "images": "image_errors"}
+    cell: dict[str, Any] = {"command": command, "run": 1, "data": str(source)}
     row = {"cell": cell, **{moved.get(key, key): value for key, value in facts.items()}}
     row |= {"seconds": seconds, "versions": versions()}
-    if command == "train":
-        row.pop("class_scores", None)  # names only
-    if history:
-        row["history"] = list(history)
-    if shown:
-        row["pictures"] = [kept_image(image) for image in shown]
-    append_row(path, plain(row))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        if command == "train":
+            path.unlink(missing_ok=True)
+            row.pop("class_scores", None)  # names only
+        cell["run"] = len(read_rows(path)) + 1
+        row |= {"history": list(history)} if history else {}
+        row |= {"pictures": [kept_image(image) for image in shown]} if shown else {}
+        append_row(path, plain(row))
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror or error})"
+        note(arguments, f"{runs_folder(model)} {problem}: no report of this run.")
 
 
 def report_source(folder: Path) -> Path:

@@ -51,28 +51,20 @@ def _log_axis(low: float, high: float) -> Axis:
     """A logarithmic axis with ticks at 1, 2, 5 or at powers of ten."""
     low, high = low / 1.1, high * 1.1
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    fine = [m * 10.0**k for k in decades for m in (1, 2, 5)]
-    ticks = [t for t in fine if low <= t <= high]
-    if len(ticks) > 6:
-        ticks = [t for t in (10.0**k for k in decades) if low <= t <= high]
+    fine, coarse = (
+        [t for k in decades for m in parts if low <= (t := m * 10.0**k) <= high] for parts in ((1, 2, 5), (1,))
+    )
+    ticks = fine if len(fine) <= 6 else coarse
     return Axis(low, high, True, ticks if len(ticks) > 2 else _even_ticks(low, high))
 
 
 def _even_ticks(low: float, high: float) -> list[float]:
     """Three to seven round numbers of equal distance."""
-    ticks: list[float] = []
-    for parts in (6, 9):  # steps are 1, 2 or 5 times a power of ten, so that six parts may come out as two
-        step = _step((high - low) / parts)
-        ticks = [step * k for k in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-        if len(ticks) > 2:
-            break
-    return ticks
+    from matplotlib.ticker import MaxNLocator
 
-
-def _step(rough: float) -> float:
-    """The round number (1, 2 or 5 times a power of ten) nearest above."""
-    power = 10.0 ** math.floor(math.log10(rough))
-    return power * next(m for m in (1, 2, 5, 10) if m * power >= rough * (1 - 1e-9))
+    slack = 1e-9 * (high - low)
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10], min_n_ticks=3).tick_values(low, high)
+    return [float(tick) for tick in ticks if low - slack <= tick <= high + slack]
 
 
 def chart(lines: Sequence[Line], x: Axis, y: Axis, x_name: str, y_name: str, title: str, text: str) -> Markup:
@@ -131,22 +123,7 @@ def _down(y: Axis, value: float) -> float:
 def _texts(ticks: Sequence[float]) -> list[str]:
     """Ticks as text, with as many digits as it takes to tell them apart."""
     nil = 1e-9 * max(map(abs, ticks), default=0.0)
-    texts: list[str] = []
-    for digits in range(3, 8):
-        texts = ["0" if abs(t) <= nil else _text(t, digits) for t in ticks]
-        if len(set(texts)) == len(ticks) and all(
-            math.isclose(float(text.replace(",", "")), t, rel_tol=1e-9, abs_tol=nil)
-            for text, t in zip(texts, ticks, strict=True)
-        ):
-            break
-    return texts
-
-
-def _text(value: float, digits: int) -> str:
-    """A tick's number in a few digits."""
-    if 1e3 <= abs(value) < 1e7:
-        return f"{float(f'{value:.{digits}g}'):,.0f}"
-    return f"{value:.{digits}g}"
+    return [f"{0.0 if abs(t) <= nil else t:,.12g}" for t in ticks]
 
 
 #: One colour per state, far apart also for the colour-blind [Okabe and Ito].
