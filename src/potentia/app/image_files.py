@@ -495,10 +495,12 @@ class InputReader:
         return image, Given(*(None if arrays is None else read_given(arrays[k], size) for arrays in beside))
 
 
-def input_reader(files: list[ImageFile], features: Path | None, probabilities: Path | None, axes: int) -> InputReader:
+def input_reader(
+    files: list[ImageFile], features: str | Path | None, probabilities: str | Path | None, axes: int
+) -> InputReader:
     """A reader of images and of the arrays of their names in folders."""
     beside = [
-        None if folder is None else absolute(given_files(folder, files, option))
+        None if folder is None else absolute(given_files(Path(folder), files, option))
         for option, folder in (("features", features), ("probabilities", probabilities))
     ]
     return InputReader(absolute(files), beside[0], beside[1], axes)

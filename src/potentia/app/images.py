@@ -6,7 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -56,11 +56,11 @@ _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", 
 _OF_LEARNERS = {"epsilon": ("ilr",), "inference": ("marginal",), "class_weight": ("ilr", "marginal")}
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """What `train` can be told beside where the images and masks are.
+@dataclass(kw_only=True, eq=False, repr=False)
+class ImageSegmenter(Params):
+    """Labels the pixels of images: what `potentia train --images` trains, in scikit-learn's manner.
 
-    Attributes:
+    Args:
         palette: a file of lines `value,name[,#rrggbb]`; None takes every value in the masks as a class.
         void: values that mean unknown, with commas between. rare: what to do with values in a few pixels only, see
             `find_classes`.
@@ -77,9 +77,12 @@ class ImageOptions:
         reduce, superpixels: see `ImagePipeline`.
         pixels: number of pixels that pairs are trained on, at most.
         search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
+        seed: of everything that is random.
+
+    After `fit`: `pipeline_`, what `pt.load` gives of a saved model, and `facts_`, what the command prints.
     """
 
-    palette: Path | None = None
+    palette: str | Path | None = None
     void: str | None = None
     rare: str | None = None
     node: str | None = None
@@ -90,8 +93,8 @@ class ImageOptions:
     inference: str | None = None
     class_weight: str | None = None
     feature_set: str | None = None
-    features: Path | None = None
-    probabilities: Path | None = None
+    features: str | Path | None = None
+    probabilities: str | Path | None = None
     position: str | None = None
     normalise: str | None = None
     stacks: str = "images"
@@ -101,30 +104,31 @@ class ImageOptions:
     pixels: int | None = None
     search: bool = False
     budget: float = 600.0
+    seed: int = 0
 
     @property
-    def single_stage(self) -> bool:
+    def _single_stage(self) -> bool:
         """Whether the CRF is fitted to features at once, without a classifier of pixels before it."""
         return self.superpixels is not None or self.feature_set == "papers"
 
     @property
-    def n_axes(self) -> int:
+    def _n_axes(self) -> int:
         """2 for images, 3 for volumes."""
         return 3 if self.stacks == "volumes" else 2
 
     @property
-    def functions(self) -> tuple[str, str]:
+    def _functions(self) -> tuple[str, str]:
         """The functions of pixels and of pairs."""
         node, edge = self.node, self.edge
         if node is None:
-            node = "boosting" if self.learner == "ilr" or not self.single_stage else "linear"
+            node = "boosting" if self.learner == "ilr" or not self._single_stage else "linear"
         if edge is None:
-            edge = "linear" if self.single_stage or "potts" not in TRAINABLE[self.learner] else "potts"
+            edge = "linear" if self._single_stage or "potts" not in TRAINABLE[self.learner] else "potts"
         return node, edge
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Refuse options that exclude each other."""
-        node, edge = self.functions
+        node, edge = self._functions
         able, alone = (TRAINABLE[self.learner], "superpixels" if self.superpixels is not None else "feature-set papers")
         refusals = [
             (self.stacks not in STACKS, f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}."),
@@ -133,11 +137,11 @@ class ImageOptions:
                 "superpixels are made of the whole image: give --superpixels or --reduce.",
             ),
             (
-                self.n_axes == 3 and (self.single_stage or self.reduce is not None),
+                self._n_axes == 3 and (self._single_stage or self.reduce is not None),
                 "--stacks volumes goes with neither --superpixels, --reduce nor the papers' features.",
             ),
             *(
-                (self.single_stage and folder is not None, f"--{alone} cannot be combined with --{option}.")
+                (self._single_stage and folder is not None, f"--{alone} cannot be combined with --{option}.")
                 for option, folder in (("features", self.features), ("probabilities", self.probabilities))
             ),
             (
@@ -149,7 +153,7 @@ class ImageOptions:
                 "--feature-set given takes the features in --features, which is missing.",
             ),
             (
-                self.search and (self.single_stage or self.node is not None),
+                self.search and (self._single_stage or self.node is not None),
                 "--search chooses functions itself: leave out --node, --superpixels and the papers' features.",
             ),
             (
@@ -159,7 +163,7 @@ class ImageOptions:
             (node not in PIXEL_FUNCTIONS, f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}."),
             *(
                 (name not in able, f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}.")
-                for kind, name in {**({"node": node} if self.single_stage else {}), "edge": edge}.items()
+                for kind, name in {**({"node": node} if self._single_stage else {}), "edge": edge}.items()
             ),
             *(
                 (
@@ -175,29 +179,6 @@ class ImageOptions:
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
 
-
-class ImageSegmenter(Params):
-    """Labels the pixels of images: what `potentia train --images` trains, in scikit-learn's manner.
-
-    Args:
-        seed: of everything that is random.
-        options: those of `potentia train --images`, with underscores, such as `superpixels=300`, `position="no"`,
-            `class_weight="balanced"`; paths are texts or paths.
-
-    After `fit`: `pipeline_`, what `pt.load` gives of a saved model, and `facts_`, what the command prints.
-    """
-
-    def __init__(self, *, seed: int = 0, **options: Any) -> None:
-        unknown = sorted(set(options) - set(_DEFAULTS))
-        if unknown:
-            raise PotentiaError(f"ImageSegmenter has no option {unknown[0]!r}; see `potentia train --help`.")
-        self.seed = seed
-        vars(self).update(_DEFAULTS | options)
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        return ["seed", *_DEFAULTS]
-
     def fit(self, images: Any, masks: Any, *, progress: bool = False, run: Run | None = None) -> Self:
         """Train on images and their masks.
 
@@ -209,24 +190,22 @@ class ImageSegmenter(Params):
             run: how the command line trains, in place of `seed` and `progress`.
         """
         check_flag("progress", progress)
-        paths = {name: Path(value) for name in _PATHS if (value := getattr(self, name)) is not None}
-        chosen = ImageOptions(**{name: getattr(self, name) for name in _DEFAULTS} | paths)
-        chosen.check()
+        self._check()
         if isinstance(images, str | os.PathLike):
             if not isinstance(masks, str | os.PathLike):
                 raise PotentiaError("masks must be a folder, as images is one.")
-            read, raw, places = _from_files(Path(images), Path(masks), chosen)
+            read, raw, places = _from_files(Path(images), Path(masks), self)
         else:
-            read, raw, places = _from_arrays(images, masks, chosen)
+            read, raw, places = _from_arrays(images, masks, self)
         for k, (mask, place) in enumerate(zip(raw, places, strict=True)):
             check_same_size(read(k)[0], mask.codes, place)
-        classes = find_classes(raw, chosen.palette, chosen.void, chosen.rare)
+        classes = find_classes(raw, self.palette, self.void, self.rare)
         labels = [classes.labels(mask, place).astype(np.int16) for mask, place in zip(raw, places, strict=True)]
         for y, place in zip(labels, places, strict=True):
             if not np.any(y >= 0) and read.arrays is None:
                 raise PotentiaError(f"{place}: every pixel is void, so there is nothing to learn.")
         run = run or Run(seed=self.seed, progress=progress)
-        self.pipeline_, self.facts_ = _fit_images(read, labels, classes, chosen, run)
+        self.pipeline_, self.facts_ = _fit_images(read, labels, classes, self, run)
         return self
 
     def predict(self, images: Any) -> Any:
@@ -266,38 +245,28 @@ class ImageSegmenter(Params):
             raise PotentiaError("this ImageSegmenter is not fitted: call fit first.")
         return self.pipeline_
 
-    def __repr__(self) -> str:
-        plain = {"seed": 0, **_DEFAULTS}
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != plain[name]]
-        return f"ImageSegmenter({', '.join(changed)})"
-
-
-#: Options of `ImageSegmenter` and their defaults, and those that are paths.
-_DEFAULTS = {field.name: field.default for field in fields(ImageOptions)}
-_PATHS = ("palette", "features", "probabilities")
-
 
 def train(images: Path, masks: Path, *, run: Run | None = None, **options: Any) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images of a folder and the masks of their names, and facts of the fit.
 
-    The options are those of `ImageOptions`.
+    The options are those of `ImageSegmenter`.
     """
     segmenter = ImageSegmenter(**options).fit(images, masks, run=run)
     return segmenter.pipeline_, segmenter.facts_
 
 
-def _from_files(images: Path, masks: Path, chosen: ImageOptions) -> tuple[InputReader, list[Mask], list[Path]]:
+def _from_files(images: Path, masks: Path, chosen: ImageSegmenter) -> tuple[InputReader, list[Mask], list[Path]]:
     """The reader of a folder's images, their masks, and where these are."""
     files = paired_files(images, masks, chosen.stacks, checked_axes(chosen.axes))
-    read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen.n_axes)
+    read = input_reader([image for image, _ in files], chosen.features, chosen.probabilities, chosen._n_axes)
     raw = [read_mask(mask) for _, mask in files]
     for values, (_, mask) in zip(raw, files, strict=True):
-        if values.codes.ndim != chosen.n_axes:
-            raise PotentiaError(f"{mask.path}: a mask has {chosen.n_axes} axes, not shape {values.codes.shape}.")
+        if values.codes.ndim != chosen._n_axes:
+            raise PotentiaError(f"{mask.path}: a mask has {chosen._n_axes} axes, not shape {values.codes.shape}.")
     return read, raw, [mask.path for _, mask in files]
 
 
-def _from_arrays(images: Any, masks: Any, chosen: ImageOptions) -> tuple[InputReader, list[Mask], list[Path]]:
+def _from_arrays(images: Any, masks: Any, chosen: ImageSegmenter) -> tuple[InputReader, list[Mask], list[Path]]:
     """The same of lists of arrays, whose places are their numbers."""
     if chosen.features is not None or chosen.probabilities is not None:
         raise PotentiaError("features and probabilities are folders beside a folder of images.")
@@ -305,7 +274,7 @@ def _from_arrays(images: Any, masks: Any, chosen: ImageOptions) -> tuple[InputRe
     if len(arrays) != len(raw):
         raise PotentiaError(f"there are {len(arrays)} images, but {len(raw)} masks.")
     files = [ImageFile(f"image {k}", Path(f"image {k}")) for k in range(len(arrays))]
-    return InputReader(files, None, None, chosen.n_axes, arrays), raw, [file.path for file in files]
+    return InputReader(files, None, None, chosen._n_axes, arrays), raw, [file.path for file in files]
 
 
 def _arrays(name: str, given: Any) -> list[np.ndarray]:
@@ -342,7 +311,7 @@ def _each(predict: Any, images: Any) -> Any:
 
 
 def _fit_images(
-    read: InputReader, labels: list[np.ndarray], classes: Classes, chosen: ImageOptions, run: Run
+    read: InputReader, labels: list[np.ndarray], classes: Classes, chosen: ImageSegmenter, run: Run
 ) -> tuple[ImagePipeline, dict[str, Any]]:
     """A pipeline fitted to the images that `read` reads, with labels (*size) of each, -1 where unknown.
 
@@ -354,7 +323,7 @@ def _fit_images(
     digest = _digest(pipeline, read, labels, chosen)
     facts: dict[str, Any] = {"n_images": len(read.files), "classes": classes.names}
     own, held = (part.tolist() for part in run.split(len(read.files)))
-    if chosen.single_stage:
+    if chosen._single_stage:
         parts = [
             [pipeline.paper_example(read(k)[0], labels[k].astype(np.int64), read.files[k].name)[0] for k in part]
             for part in (own, held)
@@ -369,7 +338,7 @@ def _fit_images(
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
     training = TrainingImages(pipeline, read, small, weights, own, held, run)
-    nodes = NODES if chosen.search else (chosen.functions[0],)
+    nodes = NODES if chosen.search else (chosen._functions[0],)
     examples, pixel_facts = two_stages(training, nodes, chosen.position, chosen.pixels)
     facts |= pixel_facts
     if chosen.search:
@@ -401,39 +370,39 @@ def _class_weights(text: str | None, labels: Sequence[np.ndarray], classes: Clas
 
 
 def _unfitted(
-    chosen: ImageOptions, read: InputReader, classes: Classes, weights: Floats | None, run: Run
+    chosen: ImageSegmenter, read: InputReader, classes: Classes, weights: Floats | None, run: Run
 ) -> ImagePipeline:
     """The pipeline before its model and its classifier of pixels are fitted."""
-    node, edge = chosen.functions
+    node, edge = chosen._functions
     features = chosen.feature_set or ("filters" if chosen.probabilities is None else "probabilities")
     images = (read(k)[0] for k in range(len(read.files)))
     return ImagePipeline(
         _crf(chosen, run, weights),
         classes,
-        _PAPERS[node] if chosen.single_stage else features,
-        _PAPERS[edge] if chosen.single_stage else BOUNDARY,
+        _PAPERS[node] if chosen._single_stage else features,
+        _PAPERS[edge] if chosen._single_stage else BOUNDARY,
         1.0 if chosen.reduce is None else chosen.reduce,
         chosen.superpixels,
-        learn_intensity(images, chosen.n_axes, chosen.normalise, [str(file.path) for file in read.files]),
-        axes=chosen.n_axes,
+        learn_intensity(images, chosen._n_axes, chosen.normalise, [str(file.path) for file in read.files]),
+        axes=chosen._n_axes,
         file_axes=chosen.axes or "",
     )
 
 
-def _crf(chosen: ImageOptions, run: Run, weights: Floats | None) -> CRF:
+def _crf(chosen: ImageSegmenter, run: Run, weights: Floats | None) -> CRF:
     """The unfitted model; of log-probabilities of pixels it has one weight where the learner can train that."""
-    node, edge = chosen.functions
+    node, edge = chosen._functions
     function: Potential = Linear() if chosen.learner == "margin" else Temperature()
-    if chosen.single_stage:
+    if chosen._single_stage:
         function = make_potential(node, run.seed)
     potentials = {"node": function, "edge": make_potential(edge, run.seed)}
     options = chosen.iterations, weights, chosen.epsilon, chosen.inference
     return CRF(potentials, make_learner(chosen.learner, potentials, run, *options))
 
 
-def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageOptions) -> str:
+def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageSegmenter) -> str:
     """A digest of the data and of the options that the model does not tell."""
-    options = [chosen.functions[0], chosen.position, chosen.pixels, chosen.class_weight]
+    options = [chosen._functions[0], chosen.position, chosen.pixels, chosen.class_weight]
     parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]
     for k, file in enumerate(read.files):
         image, given = read(k)
@@ -458,12 +427,12 @@ _FOLDS, _ITERATIONS = 3, 30
 
 
 def search_pairs(
-    examples: Sequence[Example], chosen: ImageOptions, run: Run, weights: Floats | None
-) -> tuple[ImageOptions, dict[str, Any]]:
+    examples: Sequence[Example], chosen: ImageSegmenter, run: Run, weights: Floats | None
+) -> tuple[ImageSegmenter, dict[str, Any]]:
     """The options with the lowest cross-validated error of those tried before the budget (seconds) was used up."""
     begun = time.perf_counter()
     texts = [", ".join(f"--{name} {value}" for name, value in each.items()) for each in CANDIDATES]
-    tried: list[ImageOptions] = []
+    tried: list[ImageSegmenter] = []
     errors: list[float] = []
     for candidate, text in zip(CANDIDATES, texts, strict=True):
         if errors and (time.perf_counter() - begun) * (len(errors) + 1) / len(errors) > chosen.budget:
@@ -478,7 +447,7 @@ def search_pairs(
     return tried[best], {"chosen": texts[best], "search_error": errors[best]}
 
 
-def _error(chosen: ImageOptions, examples: Sequence[Example], run: Run, weights: Floats | None) -> float:
+def _error(chosen: ImageSegmenter, examples: Sequence[Example], run: Run, weights: Floats | None) -> float:
     """The share of wrong pixels of held-out examples."""
     folds = np.random.default_rng(run.seed).permutation(np.arange(len(examples)) % min(_FOLDS, len(examples)))
     wrong = known = 0.0

@@ -288,7 +288,7 @@ class Classes:
 
 
 def find_classes(
-    masks: Sequence[Mask], palette_file: Path | None, void: str | None, rare: str | None = None
+    masks: Sequence[Mask], palette_file: str | Path | None, void: str | None, rare: str | None = None
 ) -> Classes:
     """The classes of training masks: those a palette file lists, or else every value that occurs and is not void.
 
@@ -322,7 +322,7 @@ def find_classes(
         unknown += doubtful if rare == "void" else []
         listed = [(int(v), show_code(int(v), coloured), None) for v in values]
     else:
-        listed = read_palette(palette_file, coloured)
+        listed = read_palette(Path(palette_file), coloured)
         unknown += [code for code, name, _ in listed if name.lower() == "void"]
         listed = [row for row in listed if row[0] not in unknown]
     if not 2 <= len(listed) <= _MOST:
