@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +126,10 @@ _PORTFOLIOS = {"pr": "Anytime", "mar": "Anytime", "map": "MAP", "mmap": "MAP"}
 _SHOWN = {
     "marginals": ("target", "value", "bound", "iterations", "residual", "converged"),
     "Anytime": (
-        "lower",
-        "upper",
-        "lower_certain",
-        "upper_certain",
-        "confidence",
-        "found_by",
-        "marginals_by",
-        "seconds",
+        "lower", "upper", "lower_certain", "upper_certain", "confidence", "found_by", "marginals_by", "seconds"
     ),
     "MAP": ("gap", "found_by", "bound_by", "feasible", "interrupted"),
-}
+}  # fmt: skip
 #: Options of `infer` that become fields of the method.
 _OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping", "schedule")}, "seconds": "time_limit"}
 
@@ -209,24 +203,6 @@ _COMPLETION_EXAMPLES = """
   potentia completion zsh >> ~/.zshrc
   potentia completion fish > ~/.config/fish/completions/potentia.fish"""
 
-_BASH = """_potentia() {
-  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} words=""
-  if [ "$COMP_CWORD" = 1 ]; then
-    COMPREPLY=($(compgen -W "%s" -- "$word"))
-    return
-  fi
-  case "$command $before" in
-%s
-  esac
-  if [ -z "$words" ] && [[ "$word" == -* ]]; then
-    case "$command" in
-%s
-    esac
-  fi
-  COMPREPLY=($(compgen -W "$words" -- "$word"))
-}
-complete -o default -F _potentia potentia"""
-
 
 def _complete(arguments: argparse.Namespace) -> None:
     """Print the script for a shell; bash and zsh share one."""
@@ -250,7 +226,8 @@ def _bash(commands: dict[str, argparse.ArgumentParser]) -> str:
         f'      {name}) words="{" ".join(o for o in command._option_string_actions if o.startswith("--"))}" ;;'
         for name, command in commands.items()
     ]
-    return _BASH % (" ".join(commands), "\n".join(values), "\n".join(options))
+    template = files(__package__).joinpath("completion.bash").read_text(encoding="utf-8").rstrip()
+    return template % (" ".join(commands), "\n".join(values), "\n".join(options))
 
 
 def _fish(commands: dict[str, argparse.ArgumentParser]) -> str:

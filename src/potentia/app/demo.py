@@ -82,7 +82,7 @@ def run(
     )
     say(f"denoising: {data}")
     sets = [datasets.denoising(size.images, (size.side, size.side), seed=2 * seed + k) for k in (0, 1)]
-    cells = [{"learner": learner, "node": node, "edge": edge} for learner, node, edge in MODELS]
+    cells = [dict(zip(("learner", "node", "edge"), model, strict=True)) for model in MODELS]
     run_images = partial(_run_images, size, sets[0], sets[1], data, progress)
     found = {"denoising": _fresh(cells, seed, run_images, out / "denoising", say)}
     say("multi-label: which of six statements hold for a handwritten digit")
@@ -123,12 +123,9 @@ def _run_images(
 
 def _potential(name: str, size: DemoSize) -> Potential:
     """A potential by its name in `MODELS`."""
-    if name == "boosting":
-        return Boosting(rounds=size.rounds)
-    if name == "mlp":
-        # few images make few steps: longer ones than the paper's, of a smaller network
-        return MLP(hidden=30, learning_rate=0.5, epochs=4)
-    return Linear() if name == "linear" else Zero()
+    # few images make few steps of a network: longer ones than the paper's, of a smaller network
+    mlp = MLP(hidden=30, learning_rate=0.5, epochs=4)
+    return {"boosting": Boosting(rounds=size.rounds), "mlp": mlp, "linear": Linear(), "zero": Zero()}[name]
 
 
 def _learner(cell: Cell, n: int) -> Any:
@@ -185,10 +182,9 @@ def fit_row(model: CRF, train: Sequence[Example], test: Sequence[Example], progr
 
 def curves(model: CRF, points: int = 101) -> dict[str, Any]:
     """Learned functions of one feature (after a constant) on a grid of 0..1, per kind: {"x": [...], "f": [...]}."""
-    x = np.linspace(0.0, 1.0, points)
-    found = {}
-    for kind, potential in model.potentials_.items():
-        if potential.n_features_ == 2:
-            scores = potential.scores(np.column_stack([np.ones(points), x]))
-            found[kind] = {"x": x.tolist(), "f": scores.round(4).tolist()}
-    return found
+    rows = np.column_stack([np.ones(points), np.linspace(0.0, 1.0, points)])
+    return {
+        kind: {"x": rows[:, 1].tolist(), "f": potential.scores(rows).round(4).tolist()}
+        for kind, potential in model.potentials_.items()
+        if potential.n_features_ == 2
+    }

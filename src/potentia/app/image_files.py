@@ -390,23 +390,21 @@ def write_mask(path: Path, mask: Mask) -> None:
     values = code_colours(mask.codes) if mask.coloured else mask.codes.astype(grey)
     if mask.codes.ndim == 3:
         write_tiff(path, values)
+    else:
+        write_image(path, values, mask.palette if values.dtype == np.uint8 else None)
+
+
+def write_image(path: Path, values: np.ndarray, palette: list[int] | None = None) -> None:
+    """An image (h, w) or (h, w, 3) as a PNG file, also of palette numbers; volumes (d, h, w, 3) as a TIFF file."""
+    if path.suffix == ".tif":
+        write_tiff(path, values)
         return
     from PIL import Image
 
-    loaded = Image.fromarray(values)
-    if mask.palette is not None and values.dtype == np.uint8:
-        loaded.putpalette(mask.palette)
-    loaded.save(path, format="PNG")
-
-
-def write_image(path: Path, values: np.ndarray) -> None:
-    """An image (h, w) or (h, w, 3) uint8 as a PNG file; volumes (d, h, w, 3) as a TIFF file."""
-    if path.suffix == ".tif":
-        write_tiff(path, values)
-    else:
-        from PIL import Image
-
-        Image.fromarray(values).save(path, format="PNG")
+    image = Image.fromarray(values)
+    if palette is not None:
+        image.putpalette(palette)
+    image.save(path, format="PNG")
 
 
 ARRAY_SUFFIXES = (".npy", ".npz", *TIFF_SUFFIXES)

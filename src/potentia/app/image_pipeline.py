@@ -157,8 +157,7 @@ class ImagePipeline(Pipeline):
 
     def shrink(self, values: np.ndarray) -> np.ndarray:
         """Values (*size, n) at the size that the CRF sees."""
-        size = self.small_size(values.shape[:-1])
-        return values if size == values.shape[:-1] else resize(values, size).astype(np.float32, copy=False)
+        return values if self.axes == 3 else resize(values, self.small_size(values.shape[:-1]))
 
     def small_size(self, size: tuple[int, ...]) -> tuple[int, ...]:
         """The size that the CRF sees."""

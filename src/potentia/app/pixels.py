@@ -107,13 +107,8 @@ def _ramp(window: Window, size: Sequence[int], length: int) -> np.ndarray:
         left = at - part.start + 1 if part.start > 0 else np.full(len(at), length + 1)
         right = part.stop - at if part.stop < side else np.full(len(at), length + 1)
         line = np.minimum(np.minimum(left, right) / (length + 1), 1.0)
-        weight *= _along(axis, line.astype(np.float32), len(size))
+        weight *= line.astype(np.float32).reshape([-1 if a == axis else 1 for a in range(len(size))])
     return weight
-
-
-def _along(axis: int, line: np.ndarray, axes: int) -> np.ndarray:
-    """Numbers along one axis, to be broadcast over the others."""
-    return line.reshape([-1 if a == axis else 1 for a in range(axes)])
 
 
 #: Probabilities are computed at every n-th pixel along each axis.
@@ -236,9 +231,10 @@ class PixelRows:
             features[..., column : column + self.given] = given[window]
             column += self.given
         if self.position:
-            for axis, (part, side) in enumerate(zip(window, size, strict=True)):
-                shares = (np.arange(part.start, part.stop, dtype=np.float32) + 0.5) / side
-                features[..., column + axis] = _along(axis, shares, self.axes)
+            places = places_in(window).astype(np.float32) + np.float32(0.5)
+            features[..., column:][..., : self.axes] = (places / np.asarray(size, dtype=np.float32)).reshape(
+                *window_size(window), -1
+            )
         flat = features.reshape(-1, n_features)
         if context is not None:
             flat[:, self.n_features :] = context.at(places_in(window))

@@ -161,10 +161,8 @@ def _remember(pixels: np.ndarray, before: Memory | None) -> Memory:
     if before is not None and before.digest == digest:
         return replace(before, rows=dict(before.rows))
     intensity = learn_intensity([pixels], 2, None) if before is None else before.intensity
-    values = intensity.apply(pixels)
-    size = reduced_size(values.shape[:2], _reduction(values.shape[:2]))
-    if size != values.shape[:2]:
-        values = resize(values, size).astype(np.float32, copy=False)
+    size = reduced_size(pixels.shape[:2], _reduction(pixels.shape[:2]))
+    values = resize(intensity.apply(pixels), size)
     features = PixelRows("filters", True, 0, values.shape[-1]).rows(values, whole(size), None)
     edges = grid(size, 2).scopes["edge"]
     similarity = edge_features(values, edges, "boundary")[:, _SIMILARITY].astype(np.float64)

@@ -38,6 +38,8 @@ def resize(image: ArrayLike, size: Sequence[int]) -> Stack:
     if values.ndim not in (2, 3) or min(values.shape) < 1:
         raise PotentiaError(f"an image has shape (h, w) or (h, w, k), not {values.shape}.")
     sides = check_size("size", size)
+    if sides == values.shape[:2]:
+        return values
     rows, columns = (
         area_weights(n, m) if m <= n else linear_weights(n, m, m / n)
         for n, m in zip(values.shape[:2], sides, strict=True)

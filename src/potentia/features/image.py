@@ -129,11 +129,12 @@ def image_example(
         if graph is None
         else _checked_grid(graph, small, n_states)
     )
-    reduced = _reduced(values, small)
+    reduced = values if axes == 3 else resize(values, small)
     seen, size = (reduced, None) if when == "before" or axes == 3 else (values, small)
     nodes, pairs = [], [edge_features(reduced, grid.scopes["edge"], edge, axes=axes, dtype=dtype)]
     if probabilities is not None:
-        soft = _reduced(log_probabilities(probabilities, n_states, full), small)
+        soft = log_probabilities(probabilities, n_states, full)
+        soft = soft if axes == 3 else resize(soft, small)
         nodes.append(soft.reshape(-1, n_states).astype(dtype, copy=False))
         pairs.append(probability_pairs(soft, grid.scopes["edge"]).astype(dtype))
     if node is not None or probabilities is None:
@@ -166,11 +167,6 @@ def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:
     check_positive("reduce", reduce, 1.0)
     height, width = (max(1, round(side * reduce)) for side in size)
     return height, width
-
-
-def _reduced(values: Stack, size: tuple[int, ...]) -> Stack:
-    """The image at this size; itself if it has that size."""
-    return values if values.shape[:-1] == size else resize(values, size)
 
 
 def _checked_grid(graph: Graph, size: tuple[int, ...], n_states: int) -> Graph:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -120,8 +119,9 @@ class Session:
         return classes
 
     def _write_classes(self, classes: Sequence[tuple[int, str, int]]) -> None:
-        quoted = [f"{code},{_csv(name)},#{colour:06x}\n" for code, name, colour in classes]
-        write_text(self.out / "classes.csv", "".join([*quoted, f"{VOID},void\n"]))
+        codes, names, colours = (list(column) for column in zip(*classes, strict=True))
+        text = Classes(codes, names, colours, [VOID], False, None).palette_text()
+        write_text(self.out / "classes.csv", text)
 
     def add_class(self, name: object) -> None:
         """Add a class; its strokes have the next free value."""
@@ -458,7 +458,3 @@ def _colour(number: int) -> int:
 
 def _rgb(colour: int) -> tuple[int, int, int]:
     return colour >> 16 & 255, colour >> 8 & 255, colour & 255
-
-
-def _csv(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if re.search(r'[",\n]', name) else name

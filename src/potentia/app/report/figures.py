@@ -189,7 +189,7 @@ def kept_image(image: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _png_uri(pixels: np.ndarray) -> str:
-    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
+    return _uri("png", png(pixels))
 
 
 def _jpeg_uri(pixels: np.ndarray) -> str:
@@ -197,7 +197,11 @@ def _jpeg_uri(pixels: np.ndarray) -> str:
 
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="JPEG", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    return _uri("jpeg", file.getvalue())
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def unpack(packed: Mapping[str, Any]) -> np.ndarray:
@@ -296,8 +300,7 @@ def data_uri(image: np.ndarray | str) -> str:
         return image
     factor = -(-max(image.shape[:2]) // _LONGEST)
     small = image[::factor, ::factor]
-    bytes_ = np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8)
-    return "data:image/png;base64," + base64.b64encode(png(bytes_)).decode()
+    return _png_uri(np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8))
 
 
 def png(pixels: np.ndarray) -> bytes:

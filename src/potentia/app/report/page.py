@@ -99,13 +99,9 @@ def _own_sentence(rows: Sequence[Row]) -> str:
     if ordered and all((row.get("training_share") or 0.0) == 1 for row in ordered):
         sentences.append(f"No held-out {what} were given.")
     if not ordered:
-        validated = [row for row in rows if _known(row, "validation_accuracy")]
-        sentences += (
-            [f"Accuracy on the held-out part: {validated[-1]['validation_accuracy']:.4f}."] if validated else []
-        )
-        sentences += (
-            [] if validated else ["The model is not evaluated yet: run `potentia evaluate` and this command again."]
-        )
+        accuracies = [row["validation_accuracy"] for row in rows if _known(row, "validation_accuracy")]
+        missing = "The model is not evaluated yet: run `potentia evaluate` and this command again."
+        sentences.append(f"Accuracy on the held-out part: {accuracies[-1]:.4f}." if accuracies else missing)
     return " ".join(sentences)
 
 

@@ -192,17 +192,8 @@ _PLACE = ("study", "quick")
 _PLAIN = ("command", "data")
 #: Keys of a row that are no measures.
 _OTHER = (
-    "cell",
-    "data",
-    "seconds",
-    "learner",
-    "versions",
-    "curves",
-    "pictures",
-    "image_errors",
-    "card",
-    "training_share",
-)
+    "cell", "data", "seconds", "learner", "versions", "curves", "pictures", "image_errors", "card", "training_share"
+)  # fmt: skip
 #: Headings of measures whose keys do not read well.
 _HEADINGS = {
     "settled": "converged", "hamming_loss": "Hamming loss", "f_micro": "F1 (micro)", "f_macro": "F1 (macro)",
