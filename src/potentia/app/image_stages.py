@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,33 +106,33 @@ def cross_fit(
         weight = None if class_weight is None else class_weight[y]
         return {"x": x if position else x[:, : x.shape[1] - positions], "y": y, "weight": weight}
 
-    @cache
+    fits: dict[tuple[int, bool], list[tuple[Potential, float]]] = {}
+
     def fit_fold(number: int, position: bool, limit: int) -> tuple[Potential, float, int]:
         """The classifier that does not see a fold, its loss there, and the fits after which that fell no more."""
         if n_folds == 1:
             return make(), np.nan, most
         seen, unseen = rows(folds != number, position), rows(folds == number, position)
-        function, best = make(), (make(), np.inf, 0)
-        for stage in range(1, limit + 1):
+        done = fits.setdefault((number, position), [])
+        while len(done) < limit and (len(done) < 2 or done[-1][1] < (1 - _ENOUGH) * done[-2][1]):
+            function = copy.deepcopy(done[-1][0]) if done else make()
             function.fit(**seen, n_outputs=n_states)
-            loss = function.loss(**unseen) / len(unseen["y"])
-            before = best[1]
-            if loss < before or stage == 1:
-                best = copy.deepcopy(function), loss, stage
-            if not loss < (1 - _ENOUGH) * before:
-                break
+            done.append((function, function.loss(**unseen) / len(unseen["y"])))
+        best = min(range(len(done)), key=lambda k: done[k][1])
         bar.advance(text=f"pixels, fold {number + 1}")
-        return best
+        return *done[best], best + 1
 
     with Bar(progress) as bar:
         bar.begin("pixels", 5 if position is not None or not positions else 13)
         if not positions or n_folds == 1:
             position = bool(positions) and position is not False
         elif position is None:
-            losses = {use: np.array([fit_fold(k, use, 1)[1] for k in range(n_folds)]) for use in (False, True)}
-            tried = {use: float(loss.mean()) for use, loss in losses.items()}
             # few images show chance positions, too: a mean alone would take them up
-            position = bool(np.all(losses[True] < losses[False]))
+            position, losses = True, list[list[float]]()
+            while position and len(losses) < n_folds:
+                losses.append([fit_fold(len(losses), use, 1)[1] for use in (False, True)])
+                position = losses[-1][True] < losses[-1][False]
+            tried = dict(zip((False, True), np.mean(losses, axis=0).tolist(), strict=True))
         functions, losses_, stages_ = zip(*(fit_fold(k, position, most) for k in range(n_folds)), strict=True)
         stages, final = int(np.median(stages_)), make()
         everything = rows(np.ones(len(samples), dtype=bool), position)
@@ -373,7 +373,14 @@ def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **o
     """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
     # boosted trees that generalise to other images: small ones, in small steps
-    small: dict[str, Any] = {"rounds": 50, "more_rounds": 50, "shrinkage": 0.1, "max_leaves": 16, "seed": run.seed}
+    small: dict[str, Any] = {
+        "rounds": 50,
+        "more_rounds": 50,
+        "shrinkage": 0.1,
+        "max_leaves": 16,
+        "bins": 64,
+        "seed": run.seed,
+    }
     return cross_fit(
         lambda: Boosting(**small) if node == "boosting" else make_potential(node, run.seed),
         samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
