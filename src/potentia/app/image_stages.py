@@ -190,8 +190,8 @@ def _paired_bytes(windows: Sequence[int], n_states: int, axes: int, by_weight: b
 
 
 #: Pixels drawn for the classifier, and those that pairs are trained on: fewer where more classes make tables large.
-_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 200_000, 20_000
-_PAIR_ENTRIES = 16_000_000
+_N_ROWS, _N_PAIRED, _LEAST_PAIRED = 150_000, 200_000, 10_000
+_PAIR_ENTRIES = 8_000_000
 #: Pixels of a window, at least, and windows, at least.
 _WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
 #: With fewer images than this, out-of-fold predictions are made for bands of each image.
@@ -372,17 +372,10 @@ def _classify(
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFittedStage:
     """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
-    # boosted trees that generalise to other images: small ones, in small steps
-    small: dict[str, Any] = {
-        "rounds": 50,
-        "more_rounds": 50,
-        "shrinkage": 0.1,
-        "max_leaves": 16,
-        "bins": 64,
-        "seed": run.seed,
-    }
+    # boosted trees that generalise to other images: small ones of some features each, in small steps
+    trees = Boosting(50, 0.1, max_leaves=16, bins=64, features=0.3, more_rounds=50, seed=run.seed)
     return cross_fit(
-        lambda: Boosting(**small) if node == "boosting" else make_potential(node, run.seed),
+        lambda: copy.deepcopy(trees) if node == "boosting" else make_potential(node, run.seed),
         samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
         progress=run.progress, **options,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..base.schema import Array, Rule, Schema
-from ..base.types import Floats, Ints, PotentiaError, check_count, check_number, real_number, shown
+from ..base.types import Floats, Ints, PotentiaError, check_count, check_number, check_positive, real_number, shown
 from ..kernels.decision_trees import MAX_BINS, PAD, fill_statistics, fit_leaves, measure, measure_rest, pack, partition
 from ..kernels.linear_losses import loss_rows
 from .base import Potential
@@ -59,15 +59,20 @@ class Growth:
     def __init__(self, n_bins: Ints, n_outputs: int, max_leaves: int, n_slots: int):
         self.n_outputs = n_outputs
         self.max_leaves = max_leaves
-        self._bin_ptr = np.append(0, np.cumsum(n_bins))
+        self._n_bins = n_bins
         self.width = -(-n_outputs // PAD) * PAD
-        self._pool = np.empty((n_slots, int(self._bin_ptr[-1]), self.width))
-        self._gains = np.zeros(len(n_bins))
-        self._cuts = np.zeros(len(n_bins), np.int64)
+        self._pool = np.empty((n_slots, int(n_bins.sum()), self.width))
 
-    def tree(self, codes: Codes, statistics: Floats, limits: Floats) -> Tree:
-        """A tree on the rows codes (n, d) with `fill_statistics` (n, width) and limits as in `best_cut`."""
-        self._codes, self._statistics, self._limits = codes, statistics, limits
+    def tree(self, codes: Codes, statistics: Floats, limits: Floats, columns: Ints | None = None) -> Tree:
+        """A tree on the rows codes (n, d) with `fill_statistics` (n, width) and limits as in `best_cut`.
+
+        columns: the features that it sees, ascending; None for all.
+        """
+        self._statistics, self._limits = statistics, limits
+        self._columns = np.arange(codes.shape[1]) if columns is None else columns
+        self._codes = codes if columns is None else np.ascontiguousarray(codes[:, columns])
+        self._bin_ptr = np.append(0, np.cumsum(self._n_bins[self._columns]))
+        self._gains, self._cuts = np.zeros(len(self._columns)), np.zeros(len(self._columns), np.int64)
         self._order, self._spare = np.arange(len(codes)), np.empty(len(codes), np.int64)
         self._nodes = [pack(0, 0, MAX_BINS - 1)]
         self._free = list(range(1, len(self._pool)))
@@ -86,7 +91,7 @@ class Growth:
         rows = self._order[leaf.start : leaf.stop]
         middle = leaf.start + partition(self._codes, leaf.feature, leaf.cut, rows, self._spare)
         child = len(self._nodes)
-        self._nodes[leaf.node] = pack(child, leaf.feature, leaf.cut)
+        self._nodes[leaf.node] = pack(child, int(self._columns[leaf.feature]), leaf.cut)
         self._nodes += [pack(child, 0, MAX_BINS - 1), pack(child + 1, 0, MAX_BINS - 1)]
         right = _Leaf(child + 1, middle, leaf.stop, leaf.level + 1, self._free.pop())
         leaf.node, leaf.stop, leaf.level = child, middle, leaf.level + 1
@@ -102,7 +107,7 @@ class Growth:
 
     def _measure(self, leaf: _Leaf, counted: _Leaf | None = None) -> None:
         """Fill the leaf's sums, from its rows or from its parent's less its counted sibling's; find its best split."""
-        sums = self._pool[leaf.slot]
+        sums = self._pool[leaf.slot, : self._bin_ptr[-1]]
         outputs = self._limits, sums, self._gains, self._cuts
 
         def count(first: int, last: int) -> None:
@@ -114,7 +119,9 @@ class Growth:
         def subtract(first: int, last: int) -> None:
             """The same sums as those of the parent less those of the sibling."""
             assert counted is not None
-            measure_rest(self._pool[counted.slot], self.n_outputs, self._bin_ptr, first, last, *outputs)
+            measure_rest(
+                self._pool[counted.slot, : self._bin_ptr[-1]], self.n_outputs, self._bin_ptr, first, last, *outputs
+            )
 
         work = count if counted is None else subtract
         size = (leaf.stop - leaf.start) * len(self._gains) if counted is None else sums.size
@@ -163,6 +170,7 @@ class Rounds:
         self._start = self._kept_scores()
         self._more = None if self._start is None else np.zeros_like(self._start)
         self._drawn = _draw_rows(problem, self.size, n_rounds, rng)
+        self._rng = rng.spawn(1)[0]
 
     def _kept_scores(self) -> Floats | None:
         """Scores of all codes, if keeping them current costs less than scoring each round's rows."""
@@ -180,7 +188,9 @@ class Rounds:
         batch, codes, scores = self._score(*next(self._drawn))
         residual = self._residual(batch, scores)
         fill_statistics(residual, batch.weight, self._statistics)
-        tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight))
+        n, share = self.problem.n_features, self.options.features
+        columns = None if share == 1.0 else np.sort(self._rng.choice(n, max(1, round(share * n)), replace=False))
+        tree = self._growth.tree(codes, self._statistics, self._limits(residual, batch.weight), columns)
         values = self.options.shrinkage * self._leaf_values(tree, batch, scores)
         self.grown.append(TreeEnsemble(tree.nodes, values, np.array([0, len(tree.nodes)]), np.array([tree.depth])))
         if self._more is not None and self.binned is not None:
@@ -306,7 +316,8 @@ class Boosting(Potential):
     Each round draws `subsample` rows (None: all), grows one tree for all configurations on the gradient by
     least squares, fits its leaf vectors on the loss itself (`refit=False`: leaves the mean gradient), and
     adds it times `shrinkage`. Leaves hold at least `min_leaf` of the drawn weight, nodes lighter than
-    `min_split` are not split, and features are cut into `bins` quantile bins. The first fit grows `rounds`
+    `min_split` are not split, features are cut into `bins` quantile bins, and each tree sees a share `features` of
+    them, drawn at random. The first fit grows `rounds`
     trees. Together they are then multiplied by the factor (1, 1/2, ..., 1/16 or 0) with the lowest loss of all
     rows: once the loss is low, trees fitted to the drawn rows mostly fit their noise. Draw more rows if there are
     many configurations, so that a leaf has some for each.
@@ -341,6 +352,7 @@ class Boosting(Potential):
     min_split: float = 0.025
     max_leaves: int | None = None
     bins: int = 256
+    features: float = 1.0
     refit: bool = True
     restart: bool = False
     more_rounds: int = 20
@@ -424,6 +436,7 @@ class Boosting(Potential):
             check_count(name, getattr(self, name), 1, optional=True)
         if not 0 < real_number(self.min_leaf, "min_leaf") <= 0.5:
             raise PotentiaError(f"min_leaf must be a share in (0, 0.5], not {shown(self.min_leaf)}.")
+        check_positive("features", self.features, 1.0)
         if self.bins > MAX_BINS:
             raise PotentiaError(f"bins must be at most {MAX_BINS}, not {self.bins}.")
 
