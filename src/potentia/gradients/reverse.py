@@ -254,11 +254,6 @@ class BinaryReverse(PairReverse):
             piece=_pieces(engine),
         )
 
-    def _read_pairs(self, mu: Floats, d_mu: Floats, start: Ints) -> None:
-        """Pull cotangents of the marginals of pairs back to messages and tables."""
-        places, position = self.engine.pair_places, self.engine.layout.pair_position
-        binary.reverse_pairs(places, position, mu, d_mu, start, self.cotangents.lam, self.d_pairs)
-
     def _read_variables(self, units: Ints, d_belief: Floats) -> None:
         """Pull cotangents of the variables' beliefs back to messages and scores."""
         binary.reverse_read(self.engine.blocks, self.cotangents, self.slots._replace(slot=0), units, d_belief)
@@ -272,9 +267,8 @@ class BinaryReverse(PairReverse):
         """Cotangents of the variables' scores, (n, 2); those of tables are added to `d_pairs`."""
         engine, up = self.engine, self.cotangents.node
         if engine.shared:
-            sides = [
-                binary.shared_table(sums).reshape(2, 2) / engine.count[0] for sums in self.cotangents.shared.sum(axis=0)
-            ]
+            total, low, high = self.cotangents.shared.sum(axis=0).T  # see `binary._spread`
+            sides = np.stack([low - total, -low, total - high, high], axis=1).reshape(2, 2, 2) / engine.count[0]
             self.d_pairs += (sides[0] + sides[1].T).ravel()
         else:
             binary.add_tables(engine.layout, engine.pair_places, self.cotangents.table, self.d_pairs)

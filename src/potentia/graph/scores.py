@@ -22,8 +22,7 @@ from ..base.types import (
     warn_caller,
     whole_numbers,
 )
-from ..kernels.machine.simd import CHUNK
-from ..kernels.tables import add_singles, first_bad_table, score_range
+from ..kernels.tables import LARGEST, add_singles, first_bad_table
 from .regions import Regions, distinct
 from .structure import Graph
 from .structured import StructuredValue
@@ -153,10 +152,9 @@ class Scores:
     def bounds(self, kind: str) -> tuple[float, float] | None:
         """The smallest and the largest score of a kind; None if it has none or some are -inf."""
         if kind not in self._bounds:
-            ends = np.empty((2, CHUNK))
-            good = score_range(self._values[kind], ends)
-            low, high = ends[:, 0].tolist()
-            self._bounds[kind] = (low, high) if good and low <= high else None
+            values = self._values[kind]
+            low, high = (float(values.min()), float(values.max())) if values.size else (np.inf, -np.inf)
+            self._bounds[kind] = (low, high) if -LARGEST <= low <= high <= LARGEST else None  # NaN is in no order
         return self._bounds[kind]
 
     def flat(self, leave: Collection[str] = (), structured: bool = False) -> tuple[Floats, Ints]:

@@ -433,7 +433,7 @@ def unit_lists(engine: Engine, done: int, many: int = 1) -> list[list[Ints]]:
     back = schedule in ("sequential", "tree") and done % 2 == 1
     threads = engine.group_threads
     if threads == 1 or many > 1 or pooled():
-        return [[np.arange(n)[::-1] if back else np.arange(n)]]
+        return [[np.arange(n - 1, -1, -1) if back else np.arange(n)]]  # not a view: kernels would compile once more
     rounds = [
         [np.arange(*ends) for ends in cut_ranges(a, b, threads) if ends[0] < ends[1]]
         for a, b in pairwise(ptr.tolist())

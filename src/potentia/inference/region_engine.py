@@ -25,6 +25,8 @@ def region_order(graph: Graph, rule: str, order: str) -> tuple[Ints, Ints, Ints,
 
     The regions, the groups' bounds, and a CSR (reach_ptr, reach) of those that may not be updated together with each.
     """
+    from scipy.sparse import csr_array
+
     links, regions = graph.links(rule), graph.regions
     n = len(regions.size)
     units = np.unique(links.child)
@@ -35,8 +37,13 @@ def region_order(graph: Graph, rule: str, order: str) -> tuple[Ints, Ints, Ints,
         return units, np.arange(len(units) + 1), none, none
     unit_of = np.full(n, -1, dtype=np.int64)
     unit_of[units] = np.arange(len(units))
-    tables = (*_csr(links.child, n), *_csr(links.parent, n), links.parent, links.child)
-    ptr, adjacent = region_kernels.conflicts(*tables, unit_of, units)
+    # units that have a common parent, or one of which is linked to the other, may not be updated together
+    hubs, members = np.concatenate([links.parent, units]), np.concatenate([unit_of[links.child], np.arange(len(units))])
+    joined = csr_array((np.ones(len(hubs), dtype=np.int32), (members, hubs)), shape=(len(units), n))
+    conflicts = csr_array(joined @ joined.T)
+    conflicts.setdiag(0)
+    conflicts.eliminate_zeros()
+    ptr, adjacent = conflicts.indptr.astype(np.int64), conflicts.indices.astype(np.int64)
     group = colours(ptr, adjacent) if order == "colours" else levels(ptr, adjacent, np.arange(len(units)))
     by_group = np.argsort(group, kind="stable")
     position = np.empty(len(units), dtype=np.int64)

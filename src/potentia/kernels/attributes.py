@@ -6,6 +6,7 @@ seen with few has a slot per label. Rows and slots lie in one flat vector, and s
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,11 +14,11 @@ import numpy as np
 
 from .lanes import best_states, sum_chain
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8
 from .vecmath import KERNEL
 
 
-class TokenAttributes(NamedTuple):
+class TokenAttributes(namedtuple("TokenAttributes", "sequence_ptr item_ptr attribute value")):
     """Attributes of all tokens.
 
     Attributes:
@@ -26,11 +27,6 @@ class TokenAttributes(NamedTuple):
         attribute: of each item, ascending within a token.
         value: of each item; empty if all are 1.
     """
-
-    sequence_ptr: Any
-    item_ptr: Any
-    attribute: Any
-    value: Any
 
     @classmethod
     def of(cls, arrays: Mapping[str, Any]) -> TokenAttributes:
@@ -137,7 +133,7 @@ def score_token(tokens, layout, flat, t, u, at):
     while middle < end and tokens.attribute[middle] < layout.n_rows:
         middle += 1
     for c in range(0, P, CHUNK):
-        s, r = load8(u, at + c), zero8()
+        s, r = load8(u, at + c), spread8(0.0)
         if unit:
             for j in range(begin, middle - 1, 2):
                 s = add8(s, load8(flat, np.int64(tokens.attribute[j]) * P + c))
@@ -181,20 +177,14 @@ def add_token(tokens, layout, flat, t, mu, at):
 
 
 @njit(**KERNEL)
-def score_pairs(tokens, layout, flat, lanes, first, last, tables):
-    """Scores of neighbouring labels of tokens first + 1 .. last - 1 of one sequence, L * P each, from the second on."""
-    _pair_tables(tokens, layout, flat, lanes, first, last - first, tables)
-
-
-@njit(**KERNEL)
 def score_tokens(tokens, layout, flat, first, last, scores):
     """Add the scores of tokens first .. last - 1 to `scores` (flat rows of `width`)."""
     for t in range(first, last):
         score_token(tokens, layout, flat, t, scores, (t - first) * layout.width)
 
 
-@njit(inline="always", **KERNEL)
-def _pair_tables(tokens, layout, flat, lanes, begin, n, tables):
+@njit(**KERNEL)
+def score_pairs(tokens, layout, flat, lanes, begin, n, tables):
     """Scores of neighbouring labels of the steps 1 .. n - 1 of the sequence from token `begin` on, L * P each."""
     size = lanes.pair.size
     for t in range(1, n):
@@ -254,7 +244,7 @@ def sum_up(tokens, layout, flat, lanes, labels, weight, first, last, dense, d_fl
         for t in range(n):
             score_token(tokens, layout, flat, begin + t, u, t * P)
         if not shared:
-            _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
+            score_pairs(tokens, layout, flat, lanes, begin, n, tables)
         value[k] = sum_chain(lanes, tables, stride, labels, begin, n, weight[k], u, alpha, m, True, d_psi, d_pair)
         if not value[k] > -np.inf:
             continue
@@ -326,5 +316,5 @@ def best_labels(tokens, layout, flat, lanes, first, last, dense, labels, score):
         for t in range(n):
             score_token(tokens, layout, flat, begin + t, u, t * P)
         if not shared:
-            _pair_tables(tokens, layout, flat, lanes, begin, n, tables)
+            score_pairs(tokens, layout, flat, lanes, begin, n, tables)
         score[k] = best_states(lanes, tables, stride, n, u, best, before, labels, begin)

@@ -6,7 +6,7 @@ given the labels before it, has probability 1; see `kernels.search` for rules an
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -15,12 +15,8 @@ from .search import allowed, enter, logistic_loss
 from .vecmath import SUMS
 
 
-class Links(NamedTuple):
+class Links(namedtuple("Links", "ptr parent weight")):
     """The parents of label i are parent[ptr[i]..ptr[i + 1]], places before i, with these weights."""
-
-    ptr: Any
-    parent: Any
-    weight: Any
 
 
 @njit(inline="always", **SUMS)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import (
-    CHUNK,
-    above8,
-    add8,
-    div8,
-    fma8,
-    load8,
-    max8,
-    min8,
-    mul8,
-    pick8,
-    run8,
-    spread8,
-    store8,
-    sub8,
-    zero8,
-)
+from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, max8, min8, mul8, pick8, run8, spread8, store8, sub8
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, most_rows, packed, slot_of
+from .star_blocks import LOG, most_rows, slot_of
 from .vecmath import KERNEL, exp, log
+
+#: Smallest exp of a message of two states in a record, far below what matters beside 1, so that its sign is never lost.
+_LEAST = 1e-300
+
+
+@njit(inline="always", **KERNEL)
+def _packed(e0, e1):
+    """exp of two messages, one of which is 1, as one number: the other, negative where it is that of state 0."""
+    return max(e1, _LEAST) if e1 < 1.0 else -max(e0, _LEAST)
+
+
+@njit(inline="always", **KERNEL)
+def keep_two(record, row, n_rows, incoming, product):
+    """A row's messages of two states into the record: `packed`, or where tables are logarithms l(1) - l(0)."""
+    W = incoming.shape[1]
+    start = (record.slot * n_rows + row) * W
+    kept = record.inputs[start : start + W]
+    for x in range(W):
+        kept[x] = _packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
 
 
 @njit(allocates=True, **KERNEL)
@@ -64,7 +67,7 @@ def _update(common, blocks, u, write, scratch, p, record):
         start = record.slot * blocks.count.size + base
         kept = record.inputs[start : start + n]
         for i in range(n):
-            kept[i] = packed(odds[i], high[i])
+            kept[i] = _packed(odds[i], high[i])
     for row in range(first, last):
         for x in range(0, W, CHUNK):
             i = (row - first) * W + x
@@ -215,18 +218,12 @@ def absolute_row(blocks, row, incoming, logm):
 _TINY = 1e-300
 
 
-class BinaryCotangents(NamedTuple):
+class BinaryCotangents(namedtuple("BinaryCotangents", "lam node table shared piece")):
     """lam (R, 1, W), node (B, W), table (R, 3, W): of messages, single scores and tables; R rows, B blocks, W lanes.
 
     When one table is `shared`, `table` has no rows and its sums are in `shared`, for both sides: block u adds to
     shared[piece[u]], (2, 3), so that threads do not meet there.
     """
-
-    lam: Any
-    node: Any
-    table: Any
-    shared: Any
-    piece: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -299,7 +296,7 @@ def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
     opposite = blocks.opposite.reshape(-1)[base : base + n]
     some, rest = spread8(keep), spread8(damping)
     for x in range(0, W, CHUNK):
-        s = zero8()
+        s = spread8(0.0)
         for k in range(base + x, base + x + n, W):
             s = fma8(some, load8(lam, k), s)
         s = mul8(s, load8(inverse, u * W + x))
@@ -313,7 +310,7 @@ def _pull_block(blocks, cotangents, record, u, keep, damping, moved):
         for x in range(0, W, CHUNK):
             i, k, j = (row - first) * W + x, 4 * row * W + x, 3 * row * W + x
             e, g = load8(inputs, start + i), load8(moved, i)
-            e0, e1 = above8(sub8(zero8(), e), one), above8(e, one)
+            e0, e1 = above8(sub8(spread8(0.0), e), one), above8(e, one)
             up0, up1 = mul8(load8(table, k + W), e1), mul8(load8(table, k + 3 * W), e1)
             p0 = div8(up0, add8(fma8(load8(table, k), e0, up0), tiny))
             p1 = div8(up1, add8(fma8(load8(table, k + 2 * W), e0, up1), tiny))
@@ -435,29 +432,3 @@ def _add_spread(scores, e, side, g, g_low, g_high, out):
 def _spread(g, g_low, g_high):
     """Cotangents of theta_e / c_e at (0, 0), (0, 1), (1, 0), (1, 1), from a pair's sums g, g p(1|0) and g p(1|1)."""
     return g_low - g, -g_low, g - g_high, g_high
-
-
-@njit(allocates=True, **KERNEL)
-def shared_table(sums):
-    """Cotangents of the four entries of a table that all pairs share, seen from one side, from its three sums, (4,)."""
-    return np.array(_spread(sums[0], sums[1], sums[2]))
-
-
-@njit(**KERNEL)
-def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
-    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` (R, 1, W) and tables `out`."""
-    W = lam.shape[2]
-    for e in range(position.shape[0]):
-        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-        mean = 0.0
-        for k in range(start[e], start[e] + n0 * n1):
-            mean += marginals[k] * d_marginals[k]
-        for a in range(n0):
-            for b in range(n1):
-                k = start[e] + a * n1 + b
-                moved = marginals[k] * (d_marginals[k] - mean)
-                out[scores.offset[e] + a * n1 + b] += moved / scores.count[e]
-                if a == 1:
-                    lam[position[e, 0] // W, 0, position[e, 0] % W] += moved
-                if b == 1:
-                    lam[position[e, 1] // W, 0, position[e, 1] % W] += moved

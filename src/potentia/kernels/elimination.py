@@ -15,17 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from .machine.jit import njit
-from .tables import (
-    add_sources,
-    advance,
-    log_sum_exp,
-    log_sum_exp_pair,
-    max_rows,
-    raise_row,
-    read_block,
-    reduce_axes,
-    split_axes,
-)
+from .tables import log_sum_exp, log_sum_exp_pair, max_rows, next_block, open_blocks, raise_row, reduce_axes
 from .vecmath import KERNEL, exp, log
 
 #: A score that stands for +inf where weights are negative and infinities would meet, and half of it.
@@ -49,8 +39,8 @@ def clique_card(program, bucket):
 
 
 @njit(inner=True, allocates=True, **KERNEL)
-def bucket_sources(program, bucket, with_own):
-    """Start of each source, (sources,), and its step along the clique's axes, 0 if missing, (sources, axes).
+def open_bucket(program, store, bucket, card, with_own):
+    """The sum of a bucket's sources, its axes `card`, to be read by `tables.next_block`.
 
     With `with_own` the bucket's own message, or the answer to it, is the last source.
     """
@@ -68,7 +58,7 @@ def bucket_sources(program, bucket, with_own):
                 axis -= 1
             strides[i, axis - first] = step
             step *= program.card[program.scope[k]]
-    return base, strides
+    return open_blocks(store, base, strides, card)
 
 
 @njit(inner=True, **KERNEL)
@@ -96,22 +86,17 @@ def _reduce_rows(rows, w, scratch, out):
 @njit(inner=True, allocates=True, **KERNEL)
 def send(program, store, bucket, w):
     """Write the bucket's message by `_reduce_rows`, its peak moved out, and return the peak (-inf: all forbidden)."""
-    card = clique_card(program, bucket)
-    base, strides = bucket_sources(program, bucket, False)
-    first, block = split_axes(card)
-    mode, index, constant = read_block(store, base, strides, card, first, block)
-    digits = np.zeros(card.size, dtype=np.int64)
-    rows = np.empty((card[0], block))
+    blocks = open_bucket(program, store, bucket, clique_card(program, bucket), False)
+    block = blocks.rows.shape[1]
     scratch = np.empty((2, block))
     own = n_factors(program) + bucket
     message = store[program.offset[own] : program.offset[own + 1]]
     highest = np.full(block, -np.inf)
     for start in range(0, message.size, block):
-        add_sources(store, base, strides, mode, index, constant, rows)
+        next_block(store, blocks)
         out = message[start : start + block]
-        _reduce_rows(rows, w, scratch, out)
+        _reduce_rows(blocks.rows, w, scratch, out)
         raise_row(highest, out)
-        advance(digits, card, first, strides, base)
     peak = highest.max()
     if peak > -np.inf:
         message -= peak
@@ -179,21 +164,16 @@ def send_labels(program, store, uniforms, labels):
 @njit(allocates=True, **KERNEL)
 def _exp_sources(program, store, bucket, card, shift, table):
     """table = exp(sources + answer from above - shift); returns the largest exponent before the shift."""
-    base, strides = bucket_sources(program, bucket, True)
-    first, block = split_axes(card)
-    mode, index, constant = read_block(store, base, strides, card, first, block)
-    digits = np.zeros(card.size, dtype=np.int64)
-    rows = np.empty((card[0], block))
+    blocks = open_bucket(program, store, bucket, card, True)
+    rows, block, rest = blocks.rows, blocks.rows.shape[1], table.size // card[0]
     highest = np.full(block, -np.inf)
-    rest = table.size // card[0]
     for start in range(0, rest, block):
-        add_sources(store, base, strides, mode, index, constant, rows)
+        next_block(store, blocks)
         for s in range(card[0]):
             raise_row(highest, rows[s])
             out = table[s * rest + start : s * rest + start + block]
             for j in range(block):
                 out[j] = exp(rows[s, j] - shift)
-        advance(digits, card, first, strides, base)
     return highest.max()
 
 
@@ -206,8 +186,8 @@ def _belief(program, store, bucket, card, peak, table):
         _exp_sources(program, store, bucket, card, top, table)
 
 
-@njit(**KERNEL)
-def _keep_scope(program, bucket, i, keep):
+@njit(inner=True, **KERNEL)
+def keep_scope(program, bucket, i, keep):
     """Mark the axes of the bucket's clique that table i has."""
     first = program.clique_ptr[bucket]
     axis = first
@@ -225,7 +205,7 @@ def _answer_children(program, store, bucket, card, scratch, size):
         i = program.source[k]
         if i >= n_factors(program):
             keep[:] = False
-            _keep_scope(program, bucket, i, keep)
+            keep_scope(program, bucket, i, keep)
             at = reduce_axes(scratch, 0, card, keep, size)
             message = store[program.offset[i] : program.offset[i + 1]]
             marginal = scratch[at : at + message.size]
@@ -268,7 +248,7 @@ def _read_factors(program, store, bucket, card, scratch, size):
         first, end, at, top = todo[left]
         keep[:] = False
         for k in range(first, end):
-            _keep_scope(program, bucket, program.source[k], keep)
+            keep_scope(program, bucket, program.source[k], keep)
         union = reduce_axes(scratch, at, shapes[left], keep, top)
         if end - first == 1:
             i = program.source[first]

@@ -12,12 +12,12 @@ Modes: SUM in the log domain, MAX, and MEAN, where `up` has probabilities and `d
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import fma8, load8, spread8, store8, zero8
+from .machine.simd import fma8, load8, spread8, store8
 from .vecmath import KERNEL, exp, log
 
 SUM, MAX, MEAN = 0, 1, 2
@@ -29,7 +29,7 @@ _LOST = -570.0
 _NEGLIGIBLE = 45.0
 
 
-class FactorTrees(NamedTuple):
+class FactorTrees(namedtuple("FactorTrees", "of entry factor node items leaves pool up down scratch")):
     """The trees of K structured factors; kernels are called with few arrays, whose columns are named below.
 
     of (regions): the factor of a region, or -1. entry: the item of each link of a factor, or -1. Items are the
@@ -44,17 +44,6 @@ class FactorTrees(NamedTuple):
     leaves: the ITEM there, and the NODE.
     """
 
-    of: Any
-    entry: Any
-    factor: Any
-    node: Any
-    items: Any
-    leaves: Any
-    pool: Any
-    up: Any
-    down: Any
-    scratch: Any
-
 
 FIRST, RULE, CAP, FOLD, CONCAVE, TABLE_AT, N_ELEMENTS, OUTCOME_AT, SCORE_AT, NODE_PTR, CURRENT = range(11)
 SIZE, LOW, PARENT, WIDTH, AT = range(5)
@@ -62,12 +51,8 @@ VALUE_AT, N_VALUES, SYMBOL_AT, PLACE = range(4)
 ITEM, NODE = range(2)
 
 
-class FactorCotangents(NamedTuple):
+class FactorCotangents(namedtuple("FactorCotangents", "old new down")):
     """Cotangents of `up` before and after a sweep, and of `down`."""
-
-    old: Any
-    new: Any
-    down: Any
 
 
 # -- one product of two nodes ----------------------------------------------------------------------------------
@@ -133,7 +118,7 @@ def _windows(x, low, high, y, first, last, n, out):
     """
     wide = n - n % 32
     for k in range(0, wide, 32):
-        a, b, c, d = zero8(), zero8(), zero8(), zero8()
+        a, b, c, d = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
         for j in range(max(first, low - k - 31), min(last, high - k) + 1):
             w = spread8(y[j])
             a, b = fma8(w, load8(x, k + j), a), fma8(w, load8(x, k + j + 8), b)
@@ -143,7 +128,7 @@ def _windows(x, low, high, y, first, last, n, out):
         store8(out, k + 16, c)
         store8(out, k + 24, d)
     for k in range(wide, n, 8):
-        a = zero8()
+        a = spread8(0.0)
         for j in range(max(first, low - k - 7), min(last, high - k) + 1):
             a = fma8(spread8(y[j]), load8(x, k + j), a)
         store8(out, k, a)
@@ -409,7 +394,7 @@ def set_leaf(t, k, mode, e, values, c):
 
 
 @njit(**KERNEL)
-def build(t, k, mode, values, c, theta, whole):
+def _build(t, k, mode, values, c, theta, whole):
     """`up` of all nodes, without `whole` of those that a walk from the first leaf will read; `down` of the root."""
     root, end = t.factor[k, NODE_PTR], t.factor[k + 1, NODE_PTR]
     for p in range(t.factor[k, FIRST], t.factor[k + 1, FIRST]):
@@ -426,7 +411,7 @@ def build(t, k, mode, values, c, theta, whole):
 
 
 @njit(**KERNEL)
-def advance(t, k, mode, to):
+def _advance(t, k, mode, to):
     """Walk on to leaf `to`, behind the current one; its `down` is then there."""
     n, v = t.factor[k + 1, FIRST] - t.factor[k, FIRST], t.factor[k, NODE_PTR]
     if t.factor[k, CURRENT] >= 0:
@@ -450,17 +435,21 @@ def advance(t, k, mode, to):
 
 
 @njit(**KERNEL)
-def message_out(t, k, mode, e, scale, out):
-    """The message out of a factor to item e, where the walk is; `scale` in SUM."""
+def message_out(t, k, mode, e, values, c, theta, out):
+    """Walk on to item e, and write the message out of the factor there, times c in SUM."""
+    if t.factor[k, CURRENT] < 0:
+        _build(t, k, mode, values, c, theta, False)
+    _advance(t, k, mode, t.items[e, PLACE])
     down = _part(t, t.down, t.leaves[t.factor[k, FIRST] + t.items[e, PLACE], NODE])
     for y in range(t.items[e, N_VALUES]):
         s = _element(t, k, e, y)
-        out[y] = -np.inf if s < 0 else (scale * down[s] if mode == SUM else down[s])
+        out[y] = -np.inf if s < 0 else (c * down[s] if mode == SUM else down[s])
 
 
 @njit(**KERNEL)
-def read_root(t, k, mode, out):
-    """Per outcome `up` of the whole factor: log-sums without its score, maxima, or probabilities; `build` first."""
+def read_root(t, k, mode, values, c, theta, out):
+    """Per outcome `up` of the whole factor: log-sums without its score, maxima, or probabilities."""
+    _build(t, k, mode, values, c, theta, True)
     up = _part(t, t.up, t.factor[k, NODE_PTR])
     out[:] = 0.0 if mode == MEAN else -np.inf
     for s in range(up.size):
@@ -475,9 +464,9 @@ def read_root(t, k, mode, out):
 
 
 @njit(inner=True, **KERNEL)
-def _pull_combine(t, b, k, mode, v, cotangents):
-    left, right = v + 1, _right(t, v)
-    up = t.up
+def _pull_combine(t, k, mode, v, cotangents):
+    """Cotangents of `up` of a node to those of its children."""
+    left, right, up = v + 1, _right(t, v), t.up
     _pull(
         t, k, mode, True, _part(t, up, left), _part(t, up, right), _part(t, up, v),
         _part(t, cotangents, left), _part(t, cotangents, right), _part(t, cotangents, v),
@@ -486,6 +475,7 @@ def _pull_combine(t, b, k, mode, v, cotangents):
 
 @njit(inner=True, **KERNEL)
 def _pull_split(t, b, k, mode, v, child, other, cotangents):
+    """Cotangents of `down` of a child of node v to those of `down` of v and `up` of the other child."""
     _pull(
         t, k, mode, False, _part(t, t.down, child), _part(t, t.up, other), _part(t, t.down, v),
         _part(t, b.down, child), _part(t, cotangents, other), _part(t, b.down, v),
@@ -497,14 +487,15 @@ def _descend(t, b, k, mode, v):
     """From a node that the walk back enters to its last leaf."""
     while t.node[v, SIZE] > 1:
         left, right = v + 1, _right(t, v)
-        _pull_combine(t, b, k, mode, v, b.new)
+        _pull_combine(t, k, mode, v, b.new)
         _split(t, k, mode, v, right, left)
         v = right
 
 
 @njit(**KERNEL)
-def begin_back(t, b, k, mode):
-    """Zero cotangents and go to the last leaf; `build` with `whole` first."""
+def begin_back(t, b, k, mode, values, c, theta):
+    """Zero cotangents and go to the last leaf."""
+    _build(t, k, mode, values, c, theta, True)
     first = t.node[t.factor[k, NODE_PTR], AT]
     last = t.node[t.factor[k + 1, NODE_PTR] - 1, AT] + t.node[t.factor[k + 1, NODE_PTR] - 1, WIDTH]
     b.old[first:last], b.new[first:last], b.down[first:last] = 0.0, 0.0, 0.0
@@ -513,9 +504,14 @@ def begin_back(t, b, k, mode):
 
 
 @njit(**KERNEL)
-def retreat(t, b, k, mode, to):
-    """Walk back to leaf `to`: all leaves from there on have been given their old numbers by `set_leaf`."""
-    while t.factor[k, CURRENT] > to:
+def walk_back(t, b, k, mode, e, values, c, theta, d_values):
+    """Walk back to the leaf of item e and pull the cotangents that are then there to its numbers.
+
+    All leaves from there on have been given their old numbers by `set_leaf`.
+    """
+    if t.factor[k, CURRENT] < 0:
+        begin_back(t, b, k, mode, values, c, theta)
+    while t.factor[k, CURRENT] > t.items[e, PLACE]:
         v = t.leaves[t.factor[k, FIRST] + t.factor[k, CURRENT], NODE]
         while t.node[t.node[v, PARENT], LOW] == t.node[v, LOW]:
             v = _leave_left(t, b, k, mode, v)
@@ -524,6 +520,7 @@ def retreat(t, b, k, mode, to):
         _split(t, k, mode, p, p + 1, v)
         _descend(t, b, k, mode, p + 1)
         t.factor[k, CURRENT] -= 1
+    _pull_leaf(t, k, mode, e, values, c, d_values, b.new)
 
 
 @njit(**KERNEL)
@@ -536,7 +533,7 @@ def _leave_left(t, b, k, mode, v):
 
 
 @njit(**KERNEL)
-def pull_leaf(t, b, k, mode, e, values, c, d_values, cotangents):
+def _pull_leaf(t, k, mode, e, values, c, d_values, cotangents):
     """Cotangents of `up` of an item's leaf to those of the numbers it was made of."""
     v, at = t.leaves[t.factor[k, FIRST] + t.items[e, PLACE], NODE], t.items[e, VALUE_AT]
     up, d_up = _part(t, t.up, v), _part(t, cotangents, v)
@@ -550,13 +547,13 @@ def pull_leaf(t, b, k, mode, e, values, c, d_values, cotangents):
 
 
 @njit(**KERNEL)
-def pull_message(t, b, k, e, scale, d_out):
+def pull_message(t, b, k, e, c, d_out):
     """Cotangents of a message out of a factor, where the walk is, to those of `down`."""
     d_down = _part(t, b.down, t.leaves[t.factor[k, FIRST] + t.items[e, PLACE], NODE])
     for y in range(t.items[e, N_VALUES]):
         s = _element(t, k, e, y)
         if s >= 0:
-            d_down[s] += scale * d_out[y]
+            d_down[s] += c * d_out[y]
 
 
 @njit(**KERNEL)
@@ -580,14 +577,15 @@ def _push_down(t, b, k, mode, values, c, d_values):
     """Cotangents of old `up` of all nodes to the numbers of the leaves."""
     for v in range(t.factor[k, NODE_PTR], t.factor[k + 1, NODE_PTR]):
         if t.node[v, SIZE] > 1:
-            _pull_combine(t, b, k, mode, v, b.old)
+            _pull_combine(t, k, mode, v, b.old)
     for p in range(t.factor[k, FIRST], t.factor[k + 1, FIRST]):
-        pull_leaf(t, b, k, mode, t.leaves[p, ITEM], values, c, d_values, b.old)
+        _pull_leaf(t, k, mode, t.leaves[p, ITEM], values, c, d_values, b.old)
 
 
 @njit(**KERNEL)
-def pull_probabilities(t, b, k, values, d_out, d_values):
-    """Cotangents of the outcomes' probabilities, `read_root` in MEAN, to those of states; `build` first."""
+def pull_probabilities(t, b, k, values, theta, d_out, d_values):
+    """Cotangents of the outcomes' probabilities, `read_root` in MEAN, to those of states."""
+    _build(t, k, MEAN, values, 1.0, theta, True)
     for v in range(t.factor[k, NODE_PTR], t.factor[k + 1, NODE_PTR]):
         _part(t, b.old, v)[:] = 0.0
     d_up = _part(t, b.old, t.factor[k, NODE_PTR])

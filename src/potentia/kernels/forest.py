@@ -11,7 +11,7 @@ a shared table, which is what makes them fast. Scores must be of a range that le
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -20,30 +20,19 @@ from .traversal import root
 from .vecmath import KERNEL, SUMS, exp
 
 
-class Forest(NamedTuple):
+class Forest(namedtuple("Forest", "order parent side n_states values offset")):
     """A forest of pairs with scores.
 
     order: variables, roots first. parent: -1 at roots. side: which end of the pair with its parent a variable is.
     offset: where the scores of that pair, C-ordered, begin in `values`.
     """
 
-    order: Any
-    parent: Any
-    side: Any
-    n_states: Any
-    values: Any
-    offset: Any
 
-
-class PairFactors(NamedTuple):
+class PairFactors(namedtuple("PairFactors", "psi at top")):
     """psi = exp(scores - top) of the pairs of variables with their parents, as [child][parent] tables.
 
     at: where the table of each variable begins; pairs that share scores and side may share it. top: per variable.
     """
-
-    psi: Any
-    at: Any
-    top: Any
 
 
 @njit(allocates=True, **KERNEL)

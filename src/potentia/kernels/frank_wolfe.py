@@ -15,7 +15,7 @@ is the sum over them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -25,29 +25,15 @@ from .machine.jit import njit
 from .vecmath import KERNEL
 
 
-class Design(NamedTuple):
+class Design(namedtuple("Design", "row_ptr feature_ptr base value width at metric truth")):
     """row_ptr (examples + 1), feature_ptr (rows + 1): CSR. base: where the feature's parameters begin, value: the
     feature, both per stored feature. width, at (rows). metric (parameters): 1 / (eta n), which turns sums of
     features into parameters. truth: t, flat.
     """
 
-    row_ptr: Any
-    feature_ptr: Any
-    base: Any
-    value: Any
-    width: Any
-    at: Any
-    metric: Any
-    truth: Any
 
-
-class MarginDual(NamedTuple):
+class MarginDual(namedtuple("MarginDual", "w m loss work")):
     """w (parameters); m flat like the scores; loss (examples): Delta(m). work (parameters): zeros between steps."""
-
-    w: Any
-    m: Any
-    loss: Any
-    work: Any
 
 
 @njit(**KERNEL)
@@ -178,16 +164,11 @@ def most_entries(design, first, last):
 _DUST = 1e-10
 
 
-class WorkingSet(NamedTuple):
+class WorkingSet(namedtuple("WorkingSet", "region_ptr entry weight loss")):
     """region_ptr (examples + 1). entry: the flat entry of each region under each labelling, those of slot j of example
     k from slots * region_ptr[k] + j * regions on; the first is -1 in an empty slot. weight, loss (examples, slots): the
     labellings' shares of m, and their Delta.
     """
-
-    region_ptr: Any
-    entry: Any
-    weight: Any
-    loss: Any
 
 
 @njit(inner=True, **KERNEL)
@@ -375,32 +356,17 @@ def maximise_on_simplex(linear, quadratic, x, tol, limit):
             slope[i] -= move * (quadratic[up, i] - quadratic[down, i])
 
 
-class MarginChains(NamedTuple):
+class MarginChains(namedtuple("MarginChains", "variable_ptr node_at pair_at node_delta pair_delta")):
     """Examples that are chains of L states: variable_ptr (examples + 1), node_at (variables), pair_at (variables):
     where scores lie. node_delta (variables, L), pair_delta (variables, L * L): Delta's tables, of no rows if zero.
     """
 
-    variable_ptr: Any
-    node_at: Any
-    pair_at: Any
-    node_delta: Any
-    pair_delta: Any
 
-
-class _Work(NamedTuple):
+class _Work(namedtuple("_Work", "theta d node pair message chain labels answer")):
     """Space for the longest example: scores, a direction, augmented scores, a message, labels.
 
     chain: a forest in which the parent of a variable is the next one, so that the root is the last.
     """
-
-    theta: Any
-    d: Any
-    node: Any
-    pair: Any
-    message: Any
-    chain: Any
-    labels: Any
-    answer: Any
 
 
 @njit(allocates=True, **KERNEL)

@@ -9,7 +9,7 @@ change costs its regions.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -24,12 +24,8 @@ _MARGIN = 1e-12
 _PASSES = 1000
 
 
-class Fields(NamedTuple):
+class Fields(namedtuple("Fields", "bad good flags")):
     """Forbidden counts and sums of finite scores of each state of each variable, (n_variables, states), and flags."""
-
-    bad: Any
-    good: Any
-    flags: Any
 
 
 @njit(**KERNEL)
@@ -40,18 +36,25 @@ def better(bad, good, old_bad, old_good):
     return good - old_good > _MARGIN * (abs(good) + abs(old_good))
 
 
+@njit(inner=True, **KERNEL)
+def entry(regions, where, labels, r):
+    """Where the table of region r, which begins at where[r], holds the labels."""
+    at = where[r]
+    for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
+        at += regions.stride[k] * labels[regions.scope[k]]
+    return at
+
+
 @njit(**KERNEL)
 def total_score(regions, values, where, labels):
     """Number of forbidden configurations of a labelling, and the sum of its finite scores."""
     bad, good = 0, 0.0
     for r in range(where.size):
-        at = where[r]
-        for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-            at += regions.stride[j] * labels[regions.scope[j]]
-        if values[at] == -np.inf:
+        value = values[entry(regions, where, labels, r)]
+        if value == -np.inf:
             bad += 1
         else:
-            good += values[at]
+            good += value
     return bad, good
 
 
@@ -59,10 +62,7 @@ def total_score(regions, values, where, labels):
 def mark_violated(regions, values, where, labels, marked):
     """Set marked[i] for the variables of every forbidden configuration."""
     for r in range(where.size):
-        at = where[r]
-        for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-            at += regions.stride[j] * labels[regions.scope[j]]
-        if values[at] == -np.inf:
+        if values[entry(regions, where, labels, r)] == -np.inf:
             for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
                 marked[regions.scope[j]] = True
 
@@ -153,18 +153,12 @@ def _improve_singles(regions, values, where, labels, fields):
     return work
 
 
-class SearchScratch(NamedTuple):
+class SearchScratch(namedtuple("SearchScratch", "ends_bad ends_good joint_bad joint_good pending")):
     """Scratch of searches, made by `scratch`.
 
     ends_bad, ends_good (2, states), joint_bad, joint_good (states, states): counts and scores of the states of a
     bond's ends, outside and inside the regions that hold both. pending (n_variables,): flags of the pass at work.
     """
-
-    ends_bad: Any
-    ends_good: Any
-    joint_bad: Any
-    joint_good: Any
-    pending: Any
 
 
 def scratch(n_variables: int, n_states: int) -> SearchScratch:
@@ -248,9 +242,7 @@ def fill_fields(regions, values, where, labels, fields):
         for s in range(bad.shape[1]):
             bad[i, s], good[i, s] = 0, 0.0
     for r in range(where.size):  # in the order of the tables, which reads memory consecutively
-        full = where[r]
-        for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-            full += regions.stride[k] * labels[regions.scope[k]]
+        full = entry(regions, where, labels, r)
         for k in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
             i, step = regions.scope[k], regions.stride[k]
             at = full - step * labels[i]
@@ -287,17 +279,11 @@ _SMALL, _LARGE, _RARE = 4, 20, 8
 _ROOM = 100
 
 
-class Shake(NamedTuple):
+class Shake(namedtuple("Shake", "variable old agenda waiting at")):
     """Changes since the last labelling that was kept, and variables to look at; at: how many of each.
 
     See `shaking_scratch`.
     """
-
-    variable: Any
-    old: Any
-    agenda: Any
-    waiting: Any
-    at: Any
 
 
 def shaking_scratch(n_variables: int) -> Shake:

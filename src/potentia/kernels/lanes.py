@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, max8, min8, mul8, pick8, spread8, store8, sum8, zero8
+from .machine.simd import CHUNK, above8, add8, div8, fma8, load8, max8, min8, mul8, pick8, spread8, store8, sum8
 from .vecmath import KERNEL, exp
 
 #: Smallest positive factor; the product of three is still a normal number.
@@ -73,7 +73,7 @@ def _product(table, L, P, x, at, out, to):
     """out[to + b] = sum_a x[at + a] table[a, b]: up to four chunks at a time share what is read of x."""
     c = 0
     while c + 4 * CHUNK <= P:
-        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        s0, s1, s2, s3 = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
         k = c
         for a in range(L):
             e = spread8(x[at + a])
@@ -88,7 +88,7 @@ def _product(table, L, P, x, at, out, to):
         store8(out, to + c + 3 * CHUNK, s3)
         c += 4 * CHUNK
     while c + 2 * CHUNK <= P:
-        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        s0, s1, s2, s3 = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
         k = c
         for a in range(0, L - 1, 2):
             e, f = spread8(x[at + a]), spread8(x[at + a + 1])
@@ -105,7 +105,7 @@ def _product(table, L, P, x, at, out, to):
         store8(out, to + c + CHUNK, add8(s1, s3))
         c += 2 * CHUNK
     if c < P:
-        s0, s1 = zero8(), zero8()
+        s0, s1 = spread8(0.0), spread8(0.0)
         k = c
         for a in range(0, L - 1, 2):
             s0 = fma8(spread8(x[at + a]), load8(table, k), s0)
@@ -165,7 +165,7 @@ def forward(lanes, labels, first, n, u, alpha, m):
             v = div8(load8(alpha, c), sums)
             store8(alpha, c, v)
             least = min8(above8(v, one), least)
-        if sum8(pick8(least, spread8(LOWEST), one, zero8())) > 0.0:
+        if sum8(pick8(least, spread8(LOWEST), one, spread8(0.0))) > 0.0:
             return np.nan
         value += peak
         scale *= total
@@ -185,7 +185,7 @@ def backward(lanes, weight, n, u, alpha, m, d_psi):
     for at in range(last, 0, -P):
         for c in range(at, at + P, CHUNK):
             v = load8(m, c)
-            store8(m, c, pick8(zero8(), v, div8(load8(u, c), v), zero8()))
+            store8(m, c, pick8(spread8(0.0), v, div8(load8(u, c), v), spread8(0.0)))
         _product(lanes.psi_t, L, P, m, at, u, at - P)
         for c in range(at - P, at, CHUNK):
             store8(u, c, mul8(load8(u, c), load8(alpha, c)))

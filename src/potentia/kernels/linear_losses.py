@@ -20,7 +20,8 @@ column of signs but for exceptions; hence u_j = v_j + s b is kept as v_j, and th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
 
 import numpy as np
 
@@ -179,41 +180,25 @@ def linear_loss_rows(x, coef, bias, labels, soft, weight, gradient):
 # sums may be reordered below: a dot product only vectorises so, and descent corrects its own rounding
 
 
-class FeatureRows(NamedTuple):
+class FeatureRows(namedtuple("FeatureRows", "dense gram data indices indptr")):
     """Features shared by all problems: dense (n, d1), gram (n, n) or (n, 0), CSR data, indices, indptr of d2 columns.
 
     Indices are unsigned, or every gather would test for wrap-around.
     """
 
-    dense: Any
-    gram: Any
-    data: Any
-    indices: Any
-    indptr: Any
 
-
-class Exceptions(NamedTuple):
+class Exceptions(namedtuple("Exceptions", "indices indptr scale")):
     """Columns of signs: row l is -1 in the columns indices[indptr[l]..indptr[l + 1]], ascending, and +1 elsewhere.
 
     As features they are multiplied by `scale`.
     """
 
-    indices: Any
-    indptr: Any
-    scale: Any
 
-
-class Weights(NamedTuple):
+class Weights(namedtuple("Weights", "bias dense sparse signs scores")):
     """One problem's w: of the constant (1), the dense (d1) and sparse (d2) part, and v of the columns of signs (p).
 
     scores (n): every row's score by the part known by inner products, gram @ (dual * y); 0 where there is none.
     """
-
-    bias: Any
-    dense: Any
-    sparse: Any
-    signs: Any
-    scores: Any
 
 
 @njit(allocates=True, **SUMS)
@@ -344,26 +329,14 @@ def _shuffle(values, size, state):
     return state
 
 
-class Cliques(NamedTuple):
+class Cliques(namedtuple("Cliques", "member_ptr member label_ptr clique other")):
     """member_ptr (M + 1), member: the labels of each clique. label_ptr (K + 1), clique: the cliques of each label;
     other: beside each of these the label at the other end of a pair, -1 for a larger clique.
     """
 
-    member_ptr: Any
-    member: Any
-    label_ptr: Any
-    clique: Any
-    other: Any
 
-
-class DualState(NamedTuple):
+class DualState(namedtuple("DualState", "dual w scores b v")):
     """The state: dual (n, K); w (K, d), or with a kernel no columns of it but scores (K, n); b (K), v (M)."""
-
-    dual: Any
-    w: Any
-    scores: Any
-    b: Any
-    v: Any
 
 
 @njit(inner=True, **KERNEL)

@@ -7,7 +7,7 @@ numbers: rounding errors of floats would pass for free capacity, and join nodes 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -20,27 +20,13 @@ _FAR = 1 << 60
 SOURCE, SINK = 0, 1
 
 
-class _Trees(NamedTuple):
+class _Trees(namedtuple("_Trees", "ptr arc head residual terminal side parent stamp depth ring waiting ends orphans")):
     """The graph and its two search trees.
 
     ptr, arc: CSR over nodes of the arcs that leave them. parent: the arc to a node's parent. depth: steps to the root
     at the time `stamp`. ring: active nodes, each at most once, from ends[0] to ends[1]. orphans: nodes that lost their
     parent.
     """
-
-    ptr: Any
-    arc: Any
-    head: Any
-    residual: Any
-    terminal: Any
-    side: Any
-    parent: Any
-    stamp: Any
-    depth: Any
-    ring: Any
-    waiting: Any
-    ends: Any
-    orphans: Any
 
 
 @njit(allocates=True, **KERNEL)

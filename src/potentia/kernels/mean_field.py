@@ -6,26 +6,12 @@ every variable that has such pairs, and is refreshed when the variable's own dis
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
-from .factors import (
-    CURRENT,
-    MEAN,
-    PLACE,
-    advance,
-    begin_back,
-    build,
-    finish_back,
-    message_out,
-    pull_leaf,
-    pull_message,
-    pull_probabilities,
-    read_root,
-    retreat,
-    set_leaf,
-)
+from . import factors
+from .factors import CURRENT, MEAN
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
@@ -33,7 +19,9 @@ from .vecmath import KERNEL, exp
 WINDOW, LINEAR, DENSE = 0, 1, 2
 
 
-class WeightedPairs(NamedTuple):
+class WeightedPairs(
+    namedtuple("WeightedPairs", "ptr other pair number weight form states reach cap cost table user_ptr user spread")
+):
     """Weighted pairs around variables (CSR), and the K tables they use.
 
     ptr, other, pair, number: per variable its pairs' other ends, their numbers among weighted pairs, and the table
@@ -42,23 +30,8 @@ class WeightedPairs(NamedTuple):
     tables whose U others read. spread (K, n, L): U.
     """
 
-    ptr: Any
-    other: Any
-    pair: Any
-    number: Any
-    weight: Any
-    form: Any
-    states: Any
-    reach: Any
-    cap: Any
-    cost: Any
-    table: Any
-    user_ptr: Any
-    user: Any
-    spread: Any
 
-
-class MeanFieldModel(NamedTuple):
+class MeanFieldModel(namedtuple("MeanFieldModel", "regions stars links theta at pair_at trees item_ptr item owner")):
     """The scores of a graph as coordinate ascent reads them.
 
     regions: a graph's flat regions. stars: around each variable its pairs and wider regions with separate tables.
@@ -66,17 +39,6 @@ class MeanFieldModel(NamedTuple):
     the same of each pair of `stars`. trees: structured factors; item_ptr, item, owner: CSR over variables of their
     items in the trees, and the factor of each item.
     """
-
-    regions: Any
-    stars: Any
-    links: Any
-    theta: Any
-    at: Any
-    pair_at: Any
-    trees: Any
-    item_ptr: Any
-    item: Any
-    owner: Any
 
 
 @njit(**KERNEL)
@@ -212,25 +174,21 @@ def sweep_variables(model, variables, q):
             _add_wide(regions, theta, at, stars.wide[k], stars.wide_at[k], q, field)
         add_links(model.links, i, field)
         for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
-            e, f, t = model.item[k], model.owner[model.item[k]], model.trees
-            if t.factor[f, CURRENT] < 0:
-                build(t, f, MEAN, flat, 1.0, theta, False)
-            advance(t, f, MEAN, t.items[e, PLACE])
-            message_out(t, f, MEAN, e, 1.0, part)
+            e = model.item[k]
+            factors.message_out(model.trees, model.owner[e], MEAN, e, flat, 1.0, theta, part)
             for a in range(n):
                 field[a] += part[a]
         change = max(change, _softmax(field, n, q, i))
         spread_one(model.links, q, i)
         for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
-            set_leaf(model.trees, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
+            factors.set_leaf(model.trees, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
     return change
 
 
 @njit(**KERNEL)
 def outcome_probabilities(model, q, f, out):
     """Probabilities of the outcomes of a structured factor under q."""
-    build(model.trees, f, MEAN, q.reshape(-1), 1.0, model.theta, True)
-    read_root(model.trees, f, MEAN, out)
+    factors.read_root(model.trees, f, MEAN, q.reshape(-1), 1.0, model.theta, out)
 
 
 @njit(inline="always", **KERNEL)
@@ -292,43 +250,41 @@ def _product(regions, first, last, without, y, q):
     return weight
 
 
+@njit(inner=True, **KERNEL)
+def _fill_products(regions, q, r, out):
+    """Probabilities under q of all configurations of a region."""
+    first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
+    if last - first == 2:
+        i, j = regions.scope[first], regions.scope[first + 1]
+        n = regions.n_states[j]
+        for a in range(regions.n_states[i]):
+            for b in range(n):
+                out[a * n + b] = q[i, a] * q[j, b]
+    else:
+        for y in range(regions.size[r]):
+            out[y] = _product(regions, first, last, -1, y, q)
+
+
 @njit(**KERNEL)
 def product_marginals(regions, q, start, stop, out_at, out):
     """Product marginals of regions start..stop into `out`, that of region r from out_at[r - start] on."""
     for r in range(start, stop):
-        first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
-        at = out_at[r - start]
-        if last - first == 2:
-            i, j = regions.scope[first], regions.scope[first + 1]
-            n = regions.n_states[j]
-            for a in range(regions.n_states[i]):
-                for b in range(n):
-                    out[at + a * n + b] = q[i, a] * q[j, b]
-        else:
-            for y in range(regions.size[r]):
-                out[at + y] = _product(regions, first, last, -1, y, q)
+        _fill_products(regions, q, r, out[out_at[r - start] :])
 
 
-@njit(**KERNEL)
+@njit(allocates=True, **KERNEL)
 def expected_scores(regions, theta, at, q, taken, start, stop, out):
     """out[r] = E_q[theta] of regions start..stop, 0 of those that are not `taken`."""
+    most = 1
     for r in range(start, stop):
-        value = out[r] = 0.0
-        if not taken[r]:
-            continue
-        first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
-        if last - first == 2:
-            i, j = regions.scope[first], regions.scope[first + 1]
-            n = regions.n_states[j]
-            for a in range(regions.n_states[i]):
-                for b in range(n):
-                    p = q[i, a] * q[j, b]
-                    value += p * theta[at[r] + a * n + b] if p > 0.0 else 0.0
-        else:
+        most = max(most, regions.size[r] if taken[r] else 1)
+    p = np.empty(most)
+    for r in range(start, stop):
+        out[r] = 0.0
+        if taken[r]:
+            _fill_products(regions, q, r, p)
             for y in range(regions.size[r]):
-                p = _product(regions, first, last, -1, y, q)
-                value += p * theta[at[r] + y] if p > 0.0 else 0.0
-        out[r] = value
+                out[r] += p[y] * theta[at[r] + y] if p[y] > 0.0 else 0.0
 
 
 @njit(allocates=True, **KERNEL)
@@ -346,12 +302,8 @@ def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old
         n = regions.n_states[i]
         pull_spread(links, i, d_spread, d_q)
         for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
-            e, f = model.item[k], model.owner[model.item[k]]
-            if t.factor[f, CURRENT] < 0:
-                build(t, f, MEAN, flat, 1.0, theta, True)
-                begin_back(t, back, f, MEAN)
-            retreat(t, back, f, MEAN, t.items[e, PLACE])
-            pull_leaf(t, back, f, MEAN, e, flat, 1.0, d_flat, back.new)
+            e = model.item[k]
+            factors.walk_back(t, back, model.owner[e], MEAN, e, flat, 1.0, theta, d_flat)
         mean = 0.0
         for a in range(n):
             mean += q[i, a] * d_q[i, a]
@@ -367,15 +319,15 @@ def reverse_variables(model, variables, q, d_q, d_theta, d_spread, d_weight, old
             _pull_product(regions, at[r], r, stars.wide_at[k], q, field, theta, d_q, d_theta)
         pull_links(links, i, field, d_spread, d_weight)
         for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
-            pull_message(t, back, model.owner[model.item[k]], model.item[k], 1.0, field)
+            factors.pull_message(t, back, model.owner[model.item[k]], model.item[k], 1.0, field)
         for a in range(n):
             q[i, a] = old[i, a]
         spread_one(links, q, i)
         for k in range(model.item_ptr[i], model.item_ptr[i + 1]):
-            set_leaf(t, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
+            factors.set_leaf(t, model.owner[model.item[k]], MEAN, model.item[k], flat, 1.0)
     for f in range(t.factor.shape[0] - 1):
         if t.factor[f, CURRENT] >= 0:
-            finish_back(t, back, f, MEAN, flat, 1.0, d_flat, d_theta)
+            factors.finish_back(t, back, f, MEAN, flat, 1.0, d_flat, d_theta)
     for j in range(q.shape[0]):
         pull_spread(links, j, d_spread, d_q)
 
@@ -430,8 +382,7 @@ def reverse_products(regions, q, taken, d_out, out_at, d_q, model, back):
         f = model.trees.of[r]
         if f >= 0:
             flat, d_part = q.reshape(-1), d_out[out_at[r] : out_at[r] + regions.size[r]]
-            build(model.trees, f, MEAN, flat, 1.0, model.theta, True)
-            pull_probabilities(model.trees, back, f, flat, d_part, d_q.reshape(-1))
+            factors.pull_probabilities(model.trees, back, f, flat, model.theta, d_part, d_q.reshape(-1))
             continue
         first, last = regions.scope_ptr[r], regions.scope_ptr[r + 1]
         if last - first == 2:

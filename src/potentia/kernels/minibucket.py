@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from .elimination import bucket_sources, clique_card, n_factors, send
+from .elimination import clique_card, keep_scope, n_factors, open_bucket, send
 from .machine.jit import njit
-from .tables import add_sources, advance, read_block, reduce_axes, split_axes
+from .tables import next_block, reduce_axes
 from .vecmath import KERNEL, exp, log
 
 #: Logarithm of a probability that counts as zero, in the change of cost shifts and where weights are negative.
@@ -37,35 +37,18 @@ def send_nodes(program, store, weight, peaks, first, last):
 @njit(allocates=True, **KERNEL)
 def _beliefs(program, store, node, card, w, peak, table):
     """table = probabilities of the node's clique, from its sources and the answer from above; their mean logarithm."""
-    base, strides = bucket_sources(program, node, True)
-    first, block = split_axes(card)
-    mode, index, constant = read_block(store, base, strides, card, first, block)
-    digits = np.zeros(card.size, dtype=np.int64)
-    rows = np.empty((card[0], block))
-    rest, inverse, mean = table.size // card[0], 1.0 / w, 0.0
+    blocks = open_bucket(program, store, node, card, True)
+    block, rest, inverse, mean = blocks.rows.shape[1], table.size // card[0], 1.0 / w, 0.0
     for start in range(0, rest, block):
-        add_sources(store, base, strides, mode, index, constant, rows)
+        next_block(store, blocks)
         for s in range(card[0]):
-            row = rows[s]
+            row = blocks.rows[s]
             out = table[s * rest + start : s * rest + start + block]
             for j in range(block):
                 power = min((row[j] - peak) * inverse, 1.0)
                 out[j] = exp(power)
                 mean += out[j] * max(power, _LEAST)
-        advance(digits, card, first, strides, base)
     return mean
-
-
-@njit(inner=True, **KERNEL)
-def _axes_of(program, node, table, keep):
-    """Mark the axes of the node's clique that a table has."""
-    first = program.clique_ptr[node]
-    keep[:] = False
-    axis = first
-    for k in range(program.scope_ptr[table], program.scope_ptr[table + 1]):
-        while program.clique[axis] != program.scope[k]:
-            axis += 1
-        keep[axis - first] = True
 
 
 @njit(allocates=True, **KERNEL)
@@ -77,7 +60,8 @@ def _answer(program, store, weight, node, card, scratch, size, above):
         table = program.source[k]
         if table < factors:
             continue
-        _axes_of(program, node, table, keep)
+        keep[:] = False
+        keep_scope(program, node, table, keep)
         at = reduce_axes(scratch, 0, card, keep, size)
         message = store[program.offset[table] : program.offset[table + 1]]
         marginal = scratch[at : at + message.size]
@@ -116,7 +100,8 @@ def send_moments(program, store, weight, peaks, shift, scratch, moments, above, 
         for s in range(card[0]):
             singles[variable, s] += weight[node] * scratch[at + s]
         if shift[node] >= 0:
-            _axes_of(program, node, shift[node], keep)
+            keep[:] = False
+            keep_scope(program, node, shift[node], keep)
             at = reduce_axes(scratch, 0, card, keep, size)
             target = moments[program.offset[shift[node]] : program.offset[shift[node] + 1]]
             for j in range(target.size):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
+from .labelling import entry
 from .machine.jit import njit
 from .vecmath import KERNEL
 
@@ -15,7 +16,9 @@ COUNT, PARITY, SAME, DIFFERENT = 0, 1, 2, 3
 _PASSES = 30
 
 
-class OutcomeModel(NamedTuple):
+class OutcomeModel(
+    namedtuple("OutcomeModel", "regions theta at of first variable code item_ptr item owner rule score excess shown")
+):
     """Scores with penalties in the place of -inf.
 
     regions: flat regions. theta, at: finite scores, and where tables begin. of (regions): structured factor or -1.
@@ -25,21 +28,6 @@ class OutcomeModel(NamedTuple):
     by which "same" and "different" are missed.
     shown (K, symbols): how many variables show each symbol now.
     """
-
-    regions: Any
-    theta: Any
-    at: Any
-    of: Any
-    first: Any
-    variable: Any
-    code: Any
-    item_ptr: Any
-    item: Any
-    owner: Any
-    rule: Any
-    score: Any
-    excess: Any
-    shown: Any
 
 
 @njit(**KERNEL)
@@ -74,9 +62,7 @@ def _change(m, labels, i, a, without):
     for j in range(r.member_ptr[i], r.member_ptr[i + 1]):
         region, here = r.member[j], r.member_at[j]
         if m.of[region] < 0:
-            base = m.at[region]
-            for q in range(r.scope_ptr[region], r.scope_ptr[region + 1]):
-                base += r.stride[q] * labels[r.scope[q]]
+            base = entry(r, m.at, labels, region)
             total += m.theta[base + r.stride[here] * (a - old)] - m.theta[base]
     for j in range(m.item_ptr[i], m.item_ptr[i + 1]):
         e = m.item[j]

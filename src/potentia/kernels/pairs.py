@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -12,13 +12,8 @@ from .star_blocks import LOG, PRODUCT, RECEIVES, SAFE_RANGE, chunk_at
 from .vecmath import KERNEL, exp, log
 
 
-class PairScores(NamedTuple):
+class PairScores(namedtuple("PairScores", "values offset shapes count")):
     """Scores of all pairs in users' order: table e is values[offset[e]:], C-ordered of shapes[e]; c_e = count[e]."""
-
-    values: Any
-    offset: Any
-    shapes: Any
-    count: Any
 
 
 @njit(**KERNEL)
@@ -253,19 +248,27 @@ def messages_in(position, count, given, lam):
                     lam[row, a, x] = (given[e, side, a] - peak) / count[e]
 
 
+@njit(inner=True, **KERNEL)
+def _add_both(scores, lam, e, row):
+    """row(a, b) = theta_e(a, b) + lam_e,i(a) + lam_e,j(b) of pair e."""
+    n1 = scores.shapes[e, 1]
+    for a in range(scores.shapes[e, 0]):
+        for b in range(n1):
+            k = a * n1 + b
+            row[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
+
+
 @njit(**KERNEL)
 def read_pairs(start, stop, scores, maximum, lam, out_offset, out):
     """Marginals of pairs start..stop into `out`, that of pair e from out_offset[e - start] on."""
     for e in range(start, stop):
         n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
         row = out[out_offset[e - start] : out_offset[e - start] + n0 * n1]
+        _add_both(scores, lam, e, row)
         peak, best = -np.inf, 0
-        for a in range(n0):
-            for b in range(n1):
-                k = a * n1 + b
-                row[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
-                if row[k] > peak:
-                    peak, best = row[k], k
+        for k in range(n0 * n1):
+            if row[k] > peak:
+                peak, best = row[k], k
         if maximum:
             row[:] = 0.0
             row[best] = 1.0
@@ -284,12 +287,9 @@ def pair_values(start, stop, scores, maximum, lam, out):
     """out[e] = c_e log sum exp((theta_e + lam_e,i + lam_e,j) / c_e), or the largest sum, of pairs start..stop."""
     work = np.empty(lam.shape[2] ** 2)
     for e in range(start, stop):
-        n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
-        for a in range(n0):
-            for b in range(n1):
-                k = a * n1 + b
-                work[k] = scores.values[scores.offset[e] + k] + lam[e, 0, a] + lam[e, 1, b]
-        out[e] = smooth_max(work[: n0 * n1], 0.0 if maximum else scores.count[e])
+        row = work[: scores.shapes[e, 0] * scores.shapes[e, 1]]
+        _add_both(scores, lam, e, row)
+        out[e] = smooth_max(row, 0.0 if maximum else scores.count[e])
 
 
 @njit(**KERNEL)

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
-from .factors import (
-    CURRENT,
-    FIRST,
-    ITEM,
-    MAX,
-    PLACE,
-    SUM,
-    advance,
-    begin_back,
-    build,
-    finish_back,
-    message_out,
-    pull_leaf,
-    pull_message,
-    pull_root,
-    read_root,
-    retreat,
-    set_leaf,
-)
+from . import factors
+from .factors import CURRENT, FIRST, ITEM, MAX, SUM
 from .machine.jit import njit
 from .pairs import smooth_max
 from .vecmath import KERNEL, TINY, exp, log
 
 
-class RegionGraph(NamedTuple):
+class RegionGraph(
+    namedtuple(
+        "RegionGraph",
+        "theta at size counting total maximum parent child lam_at map_at maps down_ptr down up_ptr up lam belief "
+        "belief_at trees",
+    )
+):
     """Everything an update reads and writes, flat.
 
     theta, at, size: scores, each region's offset in them and number of entries. counting: c. total: C.
@@ -39,26 +28,6 @@ class RegionGraph(NamedTuple):
     lam: messages. belief, belief_at: marginals (`maximum`: max-beliefs shifted to maximum 0) and offsets.
     trees: structured factors, `factors.FactorTrees`: regions whose entries are outcomes.
     """
-
-    theta: Any
-    at: Any
-    size: Any
-    counting: Any
-    total: Any
-    maximum: Any
-    parent: Any
-    child: Any
-    lam_at: Any
-    map_at: Any
-    maps: Any
-    down_ptr: Any
-    down: Any
-    up_ptr: Any
-    up: Any
-    lam: Any
-    belief: Any
-    belief_at: Any
-    trees: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -149,8 +118,7 @@ def _down_belief(g, region, without, out):
     k = g.trees.of[region]
     if k >= 0:
         c = g.counting[region]
-        build(g.trees, k, _mode(g), g.lam, c, g.theta, True)
-        read_root(g.trees, k, _mode(g), out[: g.size[region]])
+        factors.read_root(g.trees, k, _mode(g), g.lam, c, g.theta, out[: g.size[region]])
         for y in range(g.size[region]):
             out[y] = g.theta[g.at[region] + y] + (out[y] if g.maximum else c * out[y])
         return
@@ -181,22 +149,12 @@ def _mode(g):
 
 
 @njit(**KERNEL)
-def _walk_to(g, link):
-    """Walk in the tree of the structured factor that is a link's parent to the leaf of its child."""
-    t, parent = g.trees, g.parent[link]
-    k = t.of[parent]
-    if t.factor[k, CURRENT] < 0:
-        build(t, k, _mode(g), g.lam, g.counting[parent], g.theta, False)
-    advance(t, k, _mode(g), t.items[t.entry[link], PLACE])
-
-
-@njit(**KERNEL)
 def _renew_leaves(g, u):
     """Leaves of structured factors above a region from its new messages."""
     for j in range(g.up_ptr[u], g.up_ptr[u + 1]):
         parent = g.parent[g.up[j]]
         if g.trees.of[parent] >= 0:
-            set_leaf(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[g.up[j]], g.lam, g.counting[parent])
+            factors.set_leaf(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[g.up[j]], g.lam, g.counting[parent])
 
 
 @njit(allocates=True, **KERNEL)
@@ -205,8 +163,7 @@ def _message(g, link, work, out):
     parent, to = g.parent[link], g.map_at[link]
     c = g.counting[parent]
     if g.trees.of[parent] >= 0:
-        _walk_to(g, link)
-        message_out(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[link], c, out)
+        factors.message_out(g.trees, g.trees.of[parent], _mode(g), g.trees.entry[link], g.lam, c, g.theta, out)
         return
     _full_belief(g, parent, link, work)
     out[:] = -np.inf
@@ -310,37 +267,6 @@ def message_terms(g, start, stop, out):
 
 
 @njit(allocates=True, **KERNEL)
-def conflicts(up_ptr, up, down_ptr, down, parent, child, unit_of, units):
-    """CSR over `units` of the units that may not be updated together: common parent, or one linked to the other.
-
-    unit_of maps a region to its position in `units`, -1 where it is none. Entries may repeat.
-    """
-    ptr = np.zeros(units.size + 1, dtype=np.int64)
-    for write in range(2):
-        adjacent = np.empty(ptr[-1] if write else 0, dtype=np.int64)
-        filled = 0
-        for u in range(units.size):
-            r = units[u]
-            for k in range(up_ptr[r], up_ptr[r + 1]):
-                above = parent[up[k]]
-                if unit_of[above] >= 0:
-                    if write:
-                        adjacent[filled] = unit_of[above]
-                    filled += 1
-                for j in range(down_ptr[above], down_ptr[above + 1]):
-                    if child[down[j]] != r:
-                        if write:
-                            adjacent[filled] = unit_of[child[down[j]]]
-                        filled += 1
-            for k in range(down_ptr[r], down_ptr[r + 1]):
-                if write:
-                    adjacent[filled] = unit_of[child[down[k]]]
-                filled += 1
-            ptr[u + 1] = filled
-    return ptr, adjacent
-
-
-@njit(allocates=True, **KERNEL)
 def reverse_regions(g, d_theta, d_lam, units, damping, old, back):
     """Undo the updates of `units`, made in this order; `old` holds the messages before.
 
@@ -354,9 +280,11 @@ def reverse_regions(g, d_theta, d_lam, units, damping, old, back):
         dq[:n] = 0.0
         for k in range(g.up_ptr[u], g.up_ptr[u + 1]):
             link = g.up[k]
-            if g.trees.of[g.parent[link]] >= 0:
-                _walk_back(g, back, link, d_lam)
-            weight = g.counting[g.parent[link]] / g.total[u]
+            parent = g.parent[link]
+            f, c = g.trees.of[parent], g.counting[parent]
+            if f >= 0:
+                factors.walk_back(g.trees, back, f, SUM, g.trees.entry[link], g.lam, c, g.theta, d_lam)
+            weight = c / g.total[u]
             # shifts of messages carry no gradient; a sum left by rounding would grow under Bethe's counting numbers
             d_lam[g.lam_at[link] : g.lam_at[link] + n] -= d_lam[g.lam_at[link] : g.lam_at[link] + n].mean()
             for y in range(n):
@@ -375,19 +303,7 @@ def reverse_regions(g, d_theta, d_lam, units, damping, old, back):
     for r in range(g.size.size):
         k = g.trees.of[r]
         if k >= 0 and g.trees.factor[k, CURRENT] >= 0:
-            finish_back(g.trees, back, k, SUM, g.lam, g.counting[r], d_lam, d_theta)
-
-
-@njit(**KERNEL)
-def _walk_back(g, back, link, d_lam):
-    """Walk back in the tree above a link to the leaf of its child, whose new messages' cotangents are then there."""
-    t, parent = g.trees, g.parent[link]
-    k, e, c = t.of[parent], t.entry[link], g.counting[parent]
-    if t.factor[k, CURRENT] < 0:
-        build(t, k, SUM, g.lam, c, g.theta, True)
-        begin_back(t, back, k, SUM)
-    retreat(t, back, k, SUM, t.items[e, PLACE])
-    pull_leaf(t, back, k, SUM, e, g.lam, c, d_lam, back.new)
+            factors.finish_back(g.trees, back, k, SUM, g.lam, g.counting[r], d_lam, d_theta)
 
 
 @njit(allocates=True, **KERNEL)
@@ -397,8 +313,7 @@ def reverse_read(g, d_theta, d_lam, d_belief, back):
     for r in range(g.size.size):
         k = g.trees.of[r]
         if k >= 0:
-            build(g.trees, k, SUM, g.lam, g.counting[r], g.theta, True)
-            begin_back(g.trees, back, k, SUM)
+            factors.begin_back(g.trees, back, k, SUM, g.lam, g.counting[r], g.theta)
     for r in range(g.size.size):
         n, at = g.size[r], g.belief_at[r]
         mean = 0.0
@@ -414,15 +329,14 @@ def reverse_read(g, d_theta, d_lam, d_belief, back):
         if g.trees.of[r] < 0:
             _pull_down(g, d_theta, d_lam, r, dq, -1)
         else:
-            pull_root(g.trees, back, g.trees.of[r], g.counting[r], g.theta, dq[:n], d_theta)
+            factors.pull_root(g.trees, back, g.trees.of[r], g.counting[r], g.theta, dq[:n], d_theta)
     for r in range(g.size.size):
         k = g.trees.of[r]
         if k >= 0:
             c = g.counting[r]
             for p in range(g.trees.factor[k + 1, FIRST] - 1, g.trees.factor[k, FIRST] - 1, -1):
-                retreat(g.trees, back, k, SUM, p - g.trees.factor[k, FIRST])
-                pull_leaf(g.trees, back, k, SUM, g.trees.leaves[p, ITEM], g.lam, c, d_lam, back.new)
-            finish_back(g.trees, back, k, SUM, g.lam, c, d_lam, d_theta)
+                factors.walk_back(g.trees, back, k, SUM, g.trees.leaves[p, ITEM], g.lam, c, g.theta, d_lam)
+            factors.finish_back(g.trees, back, k, SUM, g.lam, c, d_lam, d_theta)
 
 
 @njit(inline="always", **KERNEL)
@@ -453,7 +367,7 @@ def _pull_message(g, d_theta, d_lam, link, dm, work, back):
     parent, to, n = g.parent[link], g.map_at[link], g.size[g.child[link]]
     c = g.counting[parent]
     if g.trees.of[parent] >= 0:
-        pull_message(g.trees, back, g.trees.of[parent], g.trees.entry[link], c, dm)
+        factors.pull_message(g.trees, back, g.trees.of[parent], g.trees.entry[link], c, dm)
         return
     _full_belief(g, parent, link, work)
     peak, total = np.full(n, -np.inf), np.zeros(n)

@@ -7,7 +7,7 @@ states the hard constraints leave, and `kept_entries` where the remaining entrie
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -92,25 +92,13 @@ def round_in_order(regions, values, where, q, order, labels, room):
             q[i, s] = 1.0 if s == labels[i] else 0.0
 
 
-class Domains(NamedTuple):
+class Domains(namedtuple("Domains", "weight left hard variable state old queue queued at support digits")):
     """States left to each variable, a way back, and the constraints still to be looked at.
 
     weight (n_variables, states): positive where a state is left. left (n): how many are. hard (regions): which
     forbid something. variable, state, old: the trail of removals, which restores them. queue, queued: a ring of
     regions and what is in it. at: [trail's length, ring's first, ring's length]. support, digits: scratch.
     """
-
-    weight: Any
-    left: Any
-    hard: Any
-    variable: Any
-    state: Any
-    old: Any
-    queue: Any
-    queued: Any
-    at: Any
-    support: Any
-    digits: Any
 
 
 @njit(**KERNEL)
@@ -259,12 +247,8 @@ FOUND, STOPPED, IMPOSSIBLE = 1, 0, -1
 _UNTOUCHED = 1e6
 
 
-class _Heap(NamedTuple):
+class _Heap(namedtuple("_Heap", "key item size")):
     """Variables by key, smallest first, some more than once; size (1)."""
-
-    key: Any
-    item: Any
-    size: Any
 
 
 @njit(**KERNEL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .labelling import add_states
+from .labelling import add_states, entry
 from .machine.jit import njit
 from .vecmath import KERNEL, exp
 
@@ -53,10 +53,7 @@ def collect(regions, values, where, labels, uniforms, thin, start, counts):
     for row in range(0, uniforms.shape[0], thin):
         sweep(regions, values, where, labels, uniforms[row : row + thin])
         for r in range(where.size):
-            at = start[r]
-            for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-                at += regions.stride[j] * labels[regions.scope[j]]
-            counts[at] += 1.0
+            counts[entry(regions, start, labels, r)] += 1.0
 
 
 @njit(allocates=True, **KERNEL)
@@ -82,7 +79,7 @@ def patch_losses(regions, theta, at, patch_ptr, patch, touch_ptr, touch, labels,
                 truth = c
             totals[c] = 0.0
             for r in mine:
-                totals[c] += theta[at[r] + _entry(regions, r, y)]
+                totals[c] += theta[entry(regions, at, y, r)]
         peak = np.max(totals)
         loss -= weight[k] * totals[truth]
         for c in range(n):
@@ -94,7 +91,7 @@ def patch_losses(regions, theta, at, patch_ptr, patch, touch_ptr, touch, labels,
             if p != 0.0:
                 _set_configuration(regions, variables, c, y, labels)
                 for r in mine:
-                    d_theta[at[r] + _entry(regions, r, y)] += weight[k] * p
+                    d_theta[entry(regions, at, y, r)] += weight[k] * p
         for i in variables:
             y[i] = labels[i]
     return loss
@@ -109,12 +106,3 @@ def _set_configuration(regions, variables, c, y, labels):
         c //= regions.n_states[i]
         same = same and y[i] == labels[i]
     return same
-
-
-@njit(inline="always", **KERNEL)
-def _entry(regions, r, y):
-    """Entry of region r's table at labelling y."""
-    index = 0
-    for j in range(regions.scope_ptr[r], regions.scope_ptr[r + 1]):
-        index += regions.stride[j] * y[regions.scope[j]]
-    return index

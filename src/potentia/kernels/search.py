@@ -14,7 +14,7 @@ log-probability of a labelling) or [-z]_+ (EXCESS: half of what a labelling is b
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -23,37 +23,24 @@ from .machine.jit import njit
 from .vecmath import KERNEL, SUMS, exp, log
 
 
-class NetworkTerms(NamedTuple):
+class NetworkTerms(namedtuple("NetworkTerms", "coupling term_ptr weight member_ptr members")):
     """How labels depend on those before them.
 
     coupling (K, K): row i, columns j < i. Products of label i are term_ptr[i]..term_ptr[i + 1]; product t has
     weight[t] and the labels members[member_ptr[t]..member_ptr[t + 1]].
     """
 
-    coupling: Any
-    term_ptr: Any
-    weight: Any
-    member_ptr: Any
-    members: Any
-
 
 #: Losses of labels.
 HINGE, LOGISTIC, EXCESS = 0, 1, 2
 
 
-class Rules(NamedTuple):
+class Rules(namedtuple("Rules", "label_ptr rule on size reach_ptr reach")):
     """Constraints on the number of a rule's labels whose sign is the one that counts for them.
 
     Label i is in the rules rule[label_ptr[i]..label_ptr[i + 1]], with the signs `on`. size (R): labels of each rule.
     reach[reach_ptr[r] + c]: the least allowed number that is at least c = 0..size + 1; size + 1 if there is none.
     """
-
-    label_ptr: Any
-    rule: Any
-    on: Any
-    size: Any
-    reach_ptr: Any
-    reach: Any
 
 
 @njit(inner=True, **KERNEL)
@@ -106,14 +93,6 @@ def losses(links, base, first, last, labels, out):
         for i in range(K):
             total += max(0.0, 1.0 - labels[row, i] * _score(links, base, row, i, labels[row]))
         out[row] = total
-
-
-@njit(inner=True, **SUMS)
-def scores(links, base, labels, first, last, out):
-    """out[row, i] = g_i given the labels before i in labels[row]."""
-    for row in range(first, last):
-        for i in range(base.shape[1]):
-            out[row, i] = _score(links, base, row, i, labels[row])
 
 
 @njit(**SUMS)

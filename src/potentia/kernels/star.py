@@ -18,25 +18,9 @@ import numpy as np
 
 from . import binary
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from .machine.simd import CHUNK, add8, fma8, load8, max8, spread8, store8, sub8
 from .machine.team import BARRIER, wait
-from .star_blocks import (
-    LOG,
-    MAXIMUM,
-    PRODUCT,
-    chunk_at,
-    fetch_ahead,
-    following,
-    keep_row,
-    keep_two,
-    max_messages,
-    most_rows,
-    peak_of,
-    refresh_belief,
-    slot_of,
-    sum_messages,
-    write_row,
-)
+from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, fetch_ahead, following, most_rows, slot_of, sum_messages
 from .star_product import product
 from .vecmath import KERNEL, exp, log
 
@@ -69,7 +53,7 @@ def sweep(blocks, units, changes, damping, write, watch, record, team):
                 changes[iteration] = max(changes[iteration], lag)
             if not watch and blocks.mode[u] == PRODUCT:
                 continue
-            changes[iteration] = max(changes[iteration], refresh_belief(blocks, u, p, peak, total, moves))
+            changes[iteration] = max(changes[iteration], _refresh_belief(blocks, u, p, peak, total, moves))
             for x in range(W):
                 if peak[x] == -np.inf:
                     empty = u
@@ -96,18 +80,18 @@ def _beliefs(blocks, u, incoming, sums, logm, p, peak, total, record, write):
             for x in range(W):
                 incoming[b, x] = source[opposite[row, x]]
         if L == 2 and record.inputs.size > 0:
-            keep_two(record, row, blocks.lam.shape[0], incoming, blocks.mode[u] == PRODUCT)
+            binary.keep_two(record, row, blocks.lam.shape[0], incoming, blocks.mode[u] == PRODUCT)
         if blocks.mode[u] == PRODUCT and L == 2:
             binary.log_odds_row(blocks.table, lines, blocks.base[row], row, blocks.shared, incoming, logm, s)
         elif blocks.mode[u] == PRODUCT:
             _exp_row(flat_incoming, 0)
             if record.inputs.size > 0:
-                keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
+                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _product(blocks, u, row, flat_incoming[0], flat_logm[s])
             _log_row(flat_logm, s)
         else:
             if record.inputs.size > 0 and L > 2:
-                keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
+                _keep_row(record, row, blocks.lam.shape[0], flat_incoming[0], L, W)
             _log_or_max(blocks, row, blocks.mode[u] == LOG, incoming, sums, logm, s, peak, total)
         if not write:
             _add_value(blocks, u, row, logm[s], incoming)
@@ -181,7 +165,7 @@ def _shared_product(table, at, incoming, out, L, W):
     """out(a) = sum_b psi(a, b) incoming(b) for every lane, with one table [a][b] for all of them."""
     for x in range(0, W, CHUNK):
         for a in range(L):
-            s0, s1 = zero8(), zero8()
+            s0, s1 = spread8(0.0), spread8(0.0)
             k = at + a * L
             for b in range(L // 2):
                 s0 = fma8(spread8(table[k + 2 * b]), load8(incoming, 2 * b * W + x), s0)
@@ -201,7 +185,7 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
     if blocks.profile.fields > 0:
         sent, fresh, fields = incoming.reshape(-1), out[s].reshape(-1), blocks.profile.fields
         for x in range(0, W, CHUNK):
-            max_messages(blocks.profile, blocks.table, row * fields * W + x, W, sent, fresh, x, L, W)
+            _max_messages(blocks.profile, blocks.table, row * fields * W + x, W, sent, fresh, x, L, W)
         return
     at = blocks.base[row]
     entries = blocks.table[at : at + L * L * (1 if blocks.shared else W)].reshape(L * L, -1)
@@ -214,7 +198,7 @@ def _log_or_max(blocks, row, soft, incoming, sums, out, s, peak, total):
             else:
                 for x in range(W):
                     sums[b, x] = entries[k, x] + incoming[b, x]
-        peak_of(sums, peak)
+        _peak_of(sums, peak)
         if not soft:
             for x in range(W):
                 out[s, a, x] = peak[x]
@@ -243,7 +227,7 @@ def _write_messages(blocks, u, p, logm, peak, damping):
     lag = 0.0
     if damping == 0.0 and W % CHUNK == 0:
         for row in range(first, blocks.slot_ptr[u + 1]):
-            write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W, W)
+            _write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W, W)
         return lag
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
@@ -281,3 +265,107 @@ def _damp(lam, row, fresh, peak, damping, count):
         for a in range(fresh.shape[0]):
             lam[row, a, x] -= top
     return lag
+
+
+@njit(inner=True, **KERNEL)
+def _keep_row(record, row, n_rows, incoming, L, W):
+    """A row's messages, [state][lane], into the record."""
+    here = (record.slot * n_rows + row) * L * W
+    if W % CHUNK != 0:  # a single lane
+        for a in range(L):
+            record.inputs[here + a] = incoming[a]
+        return
+    for x in range(0, W, CHUNK):
+        for k in range(x, L * W, W):
+            store8(record.inputs, here, load8(incoming, k))
+            here += CHUNK
+
+
+@njit(inline="always", **KERNEL)
+def _peak_of(values, peak):
+    """peak(lane) = max over states of a row's values."""
+    for x in range(peak.size):
+        peak[x] = values[0, x]
+    for a in range(1, values.shape[0]):
+        for x in range(peak.size):
+            peak[x] = values[a, x] if values[a, x] > peak[x] else peak[x]
+
+
+@njit(inline="always", **KERNEL)
+def _refresh_belief(blocks, u, p, peak, total, moves):
+    """Marginals softmax(P) of block u (MAXIMUM: P - max P) into `belief`; returns their largest change."""
+    L, W = p.shape
+    belief = blocks.belief
+    _peak_of(p, peak)
+    for x in range(W):
+        total[x] = 0.0
+    if blocks.mode[u] == MAXIMUM:
+        for a in range(L):
+            for x in range(W):
+                p[a, x] -= peak[x]
+        for x in range(W):
+            total[x] = 1.0
+    else:
+        for a in range(L):
+            for x in range(W):
+                v = exp(p[a, x] - peak[x])
+                p[a, x] = v
+                total[x] += v
+    for x in range(W):
+        total[x] = 1.0 / total[x]
+    for x in range(W):
+        moves[x] = 0.0
+    for a in range(L):
+        for x in range(W):
+            v = p[a, x] * total[x]
+            moved = abs(v - belief[u, a, x])
+            belief[u, a, x] = v
+            moves[x] = moved if moved > moves[x] else moves[x]
+    most = 0.0
+    for x in range(W):
+        most = max(most, moves[x])
+    return most
+
+
+@njit(inner=True, **KERNEL)
+def _write_row(lam, at, p, fresh, L, W, width):
+    """lam = P - log M, shifted to maximum 0, of `width` lanes from `at` on; `fresh` (log M) is spent."""
+    dead = spread8(-np.inf)
+    for x in range(0, width, CHUNK):
+        peak = dead
+        for k in range(x, L * width, width):
+            # -inf - -inf is nan, which stands for -inf, too
+            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
+            store8(fresh, k, v)
+            peak = max8(v, peak)
+        to = at + x
+        for k in range(x, L * width, width):
+            store8(lam, to, sub8(load8(fresh, k), peak))
+            to += W
+
+
+@njit(inner=True, **KERNEL)
+def _max_messages(profile, table, at, stride, v, out, x, L, width):
+    """out(a) = max over b of v(b) - s g(|a - b|) of eight lanes."""
+    peak = spread8(-np.inf)
+    for k in range(x, L * width, width):
+        peak = max8(load8(v, k), peak)
+    far = add8(peak, load8(table, at))
+    if profile.linear:
+        step, run = load8(table, at + stride), spread8(-np.inf)
+        for k in range(x, L * width, width):
+            run = max8(load8(v, k), add8(run, step))
+            store8(out, k, run)
+        run = spread8(-np.inf)
+        for k in range((L - 1) * width + x, -1, -width):
+            run = max8(load8(out, k), add8(run, step))
+            store8(out, k, max8(run, far))
+        return
+    for a in range(L):
+        k = a * width + x
+        s = max8(load8(v, k), far)
+        for d in range(1, min(a, profile.reach) + 1):
+            s = max8(add8(load8(v, k - d * width), load8(table, at + d * stride)), s)
+        for d in range(1, min(L - 1 - a, profile.reach) + 1):
+            s = max8(add8(load8(v, k + d * width), load8(table, at + d * stride)), s)
+        store8(out, k, s)

@@ -20,74 +20,25 @@ The reverse needs the derivative by s, dM(a)/ds = - sum_b g(|a - b|) psi(a, b) v
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, max8, mul8, prefetch, spread8, store8, sub8, zero8
+from .machine.simd import CHUNK, add8, fma8, load8, mul8, prefetch, spread8, store8, sub8
 from .machine.team import BARRIER
 from .vecmath import KERNEL, exp
 
-#: Smallest exp of a message of two states in a record, far below what matters beside 1, so that its sign is never lost.
-_LEAST = 1e-300
 
-
-class MessageRecord(NamedTuple):
+class MessageRecord(namedtuple("MessageRecord", "inputs slot")):
     """Messages l that updates read, and the slot where those of the next updates go; no inputs: nothing is kept.
 
     inputs: exp(l) in PRODUCT blocks, l in others, [slot][row][lane chunk][state][chunk]. Of two states one number is
     enough, [slot][row][lane]: `packed`, or l(1) - l(0).
     """
 
-    inputs: Any
-    slot: Any
-
 
 NO_RECORD = MessageRecord(np.zeros(0), 0)
-
-
-@njit(inner=True, **KERNEL)
-def keep_row(record, row, n_rows, incoming, L, W):
-    """A row's messages, [state][lane], into the record."""
-    here = (record.slot * n_rows + row) * L * W
-    if W % CHUNK != 0:  # a single lane
-        for a in range(L):
-            record.inputs[here + a] = incoming[a]
-        return
-    for x in range(0, W, CHUNK):
-        for k in range(x, L * W, W):
-            store8(record.inputs, here, load8(incoming, k))
-            here += CHUNK
-
-
-@njit(inner=True, **KERNEL)
-def take_row(record, row, n_rows, incoming):
-    """A row's messages from the record: the reverse of `keep_row`."""
-    L, W = incoming.shape
-    width = CHUNK if W % CHUNK == 0 else 1
-    here = (record.slot * n_rows + row) * L * W
-    for x in range(0, W, width):
-        for a in range(L):
-            for lane in range(width):
-                incoming[a, x + lane] = record.inputs[here]
-                here += 1
-
-
-@njit(inline="always", **KERNEL)
-def keep_two(record, row, n_rows, incoming, product):
-    """A row's messages of two states into the record: `packed`, or where tables are logarithms l(1) - l(0)."""
-    W = incoming.shape[1]
-    start = (record.slot * n_rows + row) * W
-    kept = record.inputs[start : start + W]
-    for x in range(W):
-        kept[x] = packed(exp(incoming[0, x]), exp(incoming[1, x])) if product else incoming[1, x] - incoming[0, x]
-
-
-@njit(inline="always", **KERNEL)
-def packed(e0, e1):
-    """exp of two messages, one of which is 1, as one number: the other, negative where it is that of state 0."""
-    return max(e1, _LEAST) if e1 < 1.0 else -max(e0, _LEAST)
 
 
 PRODUCT, LOG, MAXIMUM = 0, 1, 2
@@ -101,24 +52,23 @@ SAFE_RANGE = 600.0
 SAFE_RANGE_SINGLE = 80.0
 
 
-class Profile(NamedTuple):
+class Profile(namedtuple("Profile", "linear reach cost cap fields")):
     """The cost g of a distance of labels where tables are weights times -g.
 
     cost[d] for d = 0..reach, cap beyond. linear: g(d) = d, by recursion. fields: numbers per slot; 0: written tables.
     """
-
-    linear: Any
-    reach: Any
-    cost: Any
-    cap: Any
-    fields: Any
 
 
 #: Of tables that are written out.
 WRITTEN = Profile(False, 0, np.zeros(1), 0.0, 0)
 
 
-class PairBlocks(NamedTuple):
+class PairBlocks(
+    namedtuple(
+        "PairBlocks",
+        "slot_ptr opposite count even inverse node own table base shared profile mode lam belief first value role sent",
+    )
+):
     """Everything a sweep reads and writes; B blocks of W lanes, R rows, L states.
 
     slot_ptr (B + 1): first row of each block. opposite (R, W): flat position in `lam` of state 0 of the message at the
@@ -132,25 +82,6 @@ class PairBlocks(NamedTuple):
     the first variable, less the tables' shifts. role (R): of each row, ALONE, SENDS or RECEIVES; see `star_product`.
     sent (R, L, W): M of the rows that receive it.
     """
-
-    slot_ptr: Any
-    opposite: Any
-    count: Any
-    even: Any
-    inverse: Any
-    node: Any
-    own: Any
-    table: Any
-    base: Any
-    shared: Any
-    profile: Any
-    mode: Any
-    lam: Any
-    belief: Any
-    first: Any
-    value: Any
-    role: Any
-    sent: Any
 
 
 @njit(inner=True, **KERNEL)
@@ -188,12 +119,6 @@ def following(units, k):
 
 
 @njit(inline="always", **KERNEL)
-def preceding(units, k):
-    """The block before the k-th, or that itself after a barrier and at the beginning."""
-    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]
-
-
-@njit(inline="always", **KERNEL)
 def fetch_ahead(blocks, messages, u):
     """Prefetch the messages that block u will gather."""
     lam, opposite = messages.reshape(-1), blocks.opposite
@@ -205,69 +130,6 @@ def fetch_ahead(blocks, messages, u):
             at = np.int64(opposite[row, x])
             for b in range(L):
                 prefetch(lam, at + b * W, 1)
-
-
-@njit(inline="always", **KERNEL)
-def peak_of(values, peak):
-    """peak(lane) = max over states of a row's values."""
-    for x in range(peak.size):
-        peak[x] = values[0, x]
-    for a in range(1, values.shape[0]):
-        for x in range(peak.size):
-            peak[x] = values[a, x] if values[a, x] > peak[x] else peak[x]
-
-
-@njit(inline="always", **KERNEL)
-def refresh_belief(blocks, u, p, peak, total, moves):
-    """Marginals softmax(P) of block u (MAXIMUM: P - max P) into `belief`; returns their largest change."""
-    L, W = p.shape
-    belief = blocks.belief
-    peak_of(p, peak)
-    for x in range(W):
-        total[x] = 0.0
-    if blocks.mode[u] == MAXIMUM:
-        for a in range(L):
-            for x in range(W):
-                p[a, x] -= peak[x]
-        for x in range(W):
-            total[x] = 1.0
-    else:
-        for a in range(L):
-            for x in range(W):
-                v = exp(p[a, x] - peak[x])
-                p[a, x] = v
-                total[x] += v
-    for x in range(W):
-        total[x] = 1.0 / total[x]
-    for x in range(W):
-        moves[x] = 0.0
-    for a in range(L):
-        for x in range(W):
-            v = p[a, x] * total[x]
-            moved = abs(v - belief[u, a, x])
-            belief[u, a, x] = v
-            moves[x] = moved if moved > moves[x] else moves[x]
-    most = 0.0
-    for x in range(W):
-        most = max(most, moves[x])
-    return most
-
-
-@njit(inner=True, **KERNEL)
-def write_row(lam, at, p, fresh, L, W, width):
-    """lam = P - log M, shifted to maximum 0, of `width` lanes from `at` on; `fresh` (log M) is spent."""
-    dead = spread8(-np.inf)
-    for x in range(0, width, CHUNK):
-        peak = dead
-        for k in range(x, L * width, width):
-            # -inf - -inf is nan, which stands for -inf, too
-            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
-            store8(fresh, k, v)
-            peak = max8(v, peak)
-        to = at + x
-        for k in range(x, L * width, width):
-            store8(lam, to, sub8(load8(fresh, k), peak))
-            to += W
 
 
 @njit(**KERNEL)
@@ -293,7 +155,7 @@ def fill_fields(profile, maximum, pair, weight, count, table):
 @njit(inner=True, **KERNEL)
 def sum_messages(profile, table, at, stride, v, out, x, L, width):
     """out(a) = sum_b psi(a, b) v(b) of eight lanes; psi is symmetric, so this is its own transpose."""
-    t, total = load8(table, at), zero8()
+    t, total = load8(table, at), spread8(0.0)
     for k in range(x, L * width, width):
         total = add8(total, load8(v, k))
     far, own = mul8(t, total), sub8(spread8(1.0), t)
@@ -318,7 +180,7 @@ def _recur(reach, table, at, stride, v, out, x, L, width, far):
     """`sum_messages` for the cost g(d) = d: running sums over d <= reach of q^d v(a - d), from state to state."""
     t, q, last = load8(table, at), load8(table, at + stride), load8(table, at + 2 * stride)
     own = sub8(spread8(1.0), t)
-    f, w = zero8(), zero8()
+    f, w = spread8(0.0), spread8(0.0)
     gap = (reach + 1) * width
     for a in range(L):
         k = a * width + x
@@ -328,7 +190,7 @@ def _recur(reach, table, at, stride, v, out, x, L, width, far):
             old = load8(v, k - gap)
             f, w = sub8(f, mul8(last, old)), sub8(w, old)
         store8(out, k, sub8(f, mul8(t, w)))
-    f, w = zero8(), zero8()
+    f, w = spread8(0.0), spread8(0.0)
     for a in range(L - 1, -1, -1):
         k = a * width + x
         e = load8(v, k)
@@ -341,36 +203,9 @@ def _recur(reach, table, at, stride, v, out, x, L, width, far):
 
 
 @njit(inner=True, **KERNEL)
-def max_messages(profile, table, at, stride, v, out, x, L, width):
-    """out(a) = max over b of v(b) - s g(|a - b|) of eight lanes."""
-    peak = spread8(-np.inf)
-    for k in range(x, L * width, width):
-        peak = max8(load8(v, k), peak)
-    far = add8(peak, load8(table, at))
-    if profile.linear:
-        step, run = load8(table, at + stride), spread8(-np.inf)
-        for k in range(x, L * width, width):
-            run = max8(load8(v, k), add8(run, step))
-            store8(out, k, run)
-        run = spread8(-np.inf)
-        for k in range((L - 1) * width + x, -1, -width):
-            run = max8(load8(out, k), add8(run, step))
-            store8(out, k, max8(run, far))
-        return
-    for a in range(L):
-        k = a * width + x
-        s = max8(load8(v, k), far)
-        for d in range(1, min(a, profile.reach) + 1):
-            s = max8(add8(load8(v, k - d * width), load8(table, at + d * stride)), s)
-        for d in range(1, min(L - 1 - a, profile.reach) + 1):
-            s = max8(add8(load8(v, k + d * width), load8(table, at + d * stride)), s)
-        store8(out, k, s)
-
-
-@njit(inner=True, **KERNEL)
 def derivatives(profile, table, at, W, v, out, x, L):
     """out(a) = dM(a)/ds of eight lanes: how messages change with the weight s of their table."""
-    t, total = load8(table, at), zero8()
+    t, total = load8(table, at), spread8(0.0)
     for k in range(x, L * W, W):
         total = add8(total, load8(v, k))
     far = mul8(t, spread8(-profile.cap))
@@ -381,7 +216,7 @@ def derivatives(profile, table, at, W, v, out, x, L):
         k = a * W + x
         s = mul8(far, sub8(total, load8(v, k)))
         for d in range(1, min(max(a, L - 1 - a), profile.reach) + 1):
-            near = zero8()
+            near = spread8(0.0)
             if a >= d:
                 near = load8(v, k - d * W)
             if a + d < L:
@@ -397,7 +232,7 @@ def _recur_derivatives(profile, table, at, W, v, out, x, L, far, all_far):
     q, last = load8(table, at + W), load8(table, at + 2 * W)
     reach, gap = profile.reach, (profile.reach + 1) * W
     last_cost = mul8(last, spread8(reach + 1.0))
-    f, g, w = zero8(), zero8(), zero8()
+    f, g, w = spread8(0.0), spread8(0.0), spread8(0.0)
     for a in range(L):
         k = a * W + x
         e = load8(v, k)
@@ -407,7 +242,7 @@ def _recur_derivatives(profile, table, at, W, v, out, x, L, far, all_far):
             old = load8(v, k - gap)
             f, g, w = sub8(f, mul8(last, old)), sub8(g, mul8(last_cost, old)), sub8(w, old)
         store8(out, k, sub8(all_far, add8(g, mul8(far, w))))
-    f, g, w = zero8(), zero8(), zero8()
+    f, g, w = spread8(0.0), spread8(0.0), spread8(0.0)
     for a in range(L - 1, -1, -1):
         k = a * W + x
         e = load8(v, k)
@@ -434,7 +269,7 @@ def add_slopes(pair, count, slope, out):
 def product_transposed(table, at, v, first, stride, out, L):
     """out(b) = sum_a psi(a, b) v(a) of eight lanes, [b][8], v(a) at first + a * stride: four b at a time."""
     for b in range(0, L - 3, 4):
-        s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+        s0, s1, s2, s3 = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
         j, k = at + b * CHUNK, first
         for _ in range(L):
             value = load8(v, k)
@@ -446,7 +281,7 @@ def product_transposed(table, at, v, first, stride, out, L):
             k += stride
         store4(out, b * CHUNK, CHUNK, s0, s1, s2, s3)
     for b in range(L - L % 4, L):
-        s0 = zero8()
+        s0 = spread8(0.0)
         for a in range(L):
             s0 = fma8(load8(table, at + (a * L + b) * CHUNK), load8(v, first + a * stride), s0)
         store8(out, b * CHUNK, s0)

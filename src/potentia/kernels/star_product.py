@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, prefetch, run8, spread8, store8, sub8, zero8
+from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, prefetch, run8, spread8, store8, sub8
 from .machine.team import BARRIER, wait
 from .star_blocks import (
     RECEIVES,
@@ -126,10 +126,10 @@ def write_messages(blocks, u, x, p, sums):
     for row in range(first, blocks.slot_ptr[u + 1]):
         own = sums[row - first]
         for lane in range(0, width, CHUNK):
-            peak = zero8()
+            peak = spread8(0.0)
             for k in range(lane, L * width, width):
                 # 0 / 0 at states that a variable does not have is nan, which stands for 0
-                v = max8(div8(load8(p, k), load8(own, k)), zero8())
+                v = max8(div8(load8(p, k), load8(own, k)), spread8(0.0))
                 store8(own, k, v)
                 peak = max8(v, peak)
             scale, to = div8(spread8(1.0), peak), row * L * W + x + lane
@@ -146,7 +146,7 @@ def pair_values(blocks, u, x, sums, ends):
     for row in range(first, blocks.slot_ptr[u + 1]):
         own = sums[row - first]
         for begin in range(0, width, CHUNK):
-            total = zero8()
+            total = spread8(0.0)
             for a in range(L):
                 total = fma8(load8(lam, (row * L + a) * W + x + begin), load8(own, a * width + begin), total)
             store8(ends, 0, total)
@@ -163,14 +163,14 @@ def refresh(belief, u, x, p, most):
     flat, width = belief.reshape(-1), p.size // L
     change = load8(most, 0)
     for lane in range(0, width, CHUNK):
-        total = zero8()
+        total = spread8(0.0)
         for k in range(lane, L * width, width):
             total = add8(total, load8(p, k))
         scale, at = div8(spread8(1.0), total), u * L * W + x + lane
         for k in range(lane, L * width, width):
             v = mul8(load8(p, k), scale)
             moved = sub8(v, load8(flat, at))
-            change = max8(max8(moved, sub8(zero8(), moved)), change)
+            change = max8(max8(moved, sub8(spread8(0.0), moved)), change)
             store8(flat, at, v)
             at += W
     store8(most, 0, change)
@@ -359,7 +359,7 @@ def product(table, at, incoming, out, x, width):
     """out(a) = sum_b psi(a, b) incoming(b) of eight lanes; reads the table in order, and prefetches what comes next."""
     L = out.size // width
     for a in range(L):
-        s0, s1 = zero8(), zero8()
+        s0, s1 = spread8(0.0), spread8(0.0)
         j = x
         for _ in range(L // 2):
             prefetch(table, at + AHEAD, 2)
@@ -380,7 +380,7 @@ def _shared_product(table, at, incoming, out, L, width):
     """out = psi incoming with one table [a][b] for all lanes: four of its rows stay in the cache for a whole piece."""
     for a in range(0, L - 3, 4):
         for x in range(0, width, CHUNK):
-            s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+            s0, s1, s2, s3 = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
             k, j = at + a * L, x
             for _ in range(L):
                 e = load8(incoming, j)
@@ -393,7 +393,7 @@ def _shared_product(table, at, incoming, out, L, width):
             store4(out, a * width + x, width, s0, s1, s2, s3)
     for a in range(L - L % 4, L):
         for x in range(0, width, CHUNK):
-            s0 = zero8()
+            s0 = spread8(0.0)
             for b in range(L):
                 s0 = fma8(spread8(table[at + a * L + b]), load8(incoming, b * width + x), s0)
             store8(out, a * width + x, s0)

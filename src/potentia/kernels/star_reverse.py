@@ -14,32 +14,21 @@ Two states have a separate kernel, `binary.reverse`; `flush` and `add_tables` br
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8, zero8
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8
 from .machine.team import BARRIER, wait
-from .star_blocks import (
-    LOG,
-    PRODUCT,
-    chunk_at,
-    derivatives,
-    fetch_ahead,
-    preceding,
-    product_transposed,
-    slot_of,
-    sum_messages,
-    take_row,
-)
+from .star_blocks import LOG, PRODUCT, chunk_at, derivatives, fetch_ahead, product_transposed, slot_of, sum_messages
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
 _TINY = 1e-300
 
 
-class PairCotangents(NamedTuple):
+class PairCotangents(namedtuple("PairCotangents", "lam node table ratios shared piece slope")):
     """Cotangents of what `PairBlocks` holds, in its layout: lam (R, L, W), node (B, L, W), table.
 
     A PRODUCT table's cotangent is psi(a, b) times a sum over updates of r(a) exp(l(b)), r = dlogM / M. Adding to
@@ -49,14 +38,6 @@ class PairCotangents(NamedTuple):
     to shared[piece[u]], (2 L L), so that threads do not meet there. slope (R, W): of s = w / c_e of each slot, where
     tables are weights.
     """
-
-    lam: Any
-    node: Any
-    table: Any
-    ratios: Any
-    shared: Any
-    piece: Any
-    slope: Any
 
 
 @njit(allocates=True, **KERNEL)
@@ -75,7 +56,7 @@ def reverse(blocks, cotangents, record, add, units, iterations, damping, centre,
                 wait(team)
                 continue
             u = units[k]
-            fetch_ahead(blocks, cotangents.lam, preceding(units, k))
+            fetch_ahead(blocks, cotangents.lam, _preceding(units, k))
             first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
             if centre:
                 _centre(blocks, cotangents.lam, u, scratch)
@@ -99,14 +80,8 @@ def reverse_read(blocks, cotangents, record, add, units, d_belief):
         _add_node(blocks, cotangents.node, u, scratch.dp)
 
 
-class _Scratch(NamedTuple):
-    dp: Any
-    dlog: Any
-    incoming: Any
-    back: Any
-    ratio: Any
-    moved: Any
-    total: Any
+class _Scratch(namedtuple("_Scratch", "dp dlog incoming back ratio moved total")):
+    pass
 
 
 @njit(inline="always", **KERNEL)
@@ -168,13 +143,13 @@ def _pull_row(blocks, cotangents, record, add, u, row, scratch):
     side = 0 if blocks.base[row] == 0 else 1
     sums = cotangents.shared[cotangents.piece[u], side * L * L : (side + 1) * L * L]
     if blocks.profile.fields > 0:
-        take_row(record, row, blocks.lam.shape[0], scratch.incoming)
+        _take_row(record, row, blocks.lam.shape[0], scratch.incoming)
         _pull_weights(blocks, cotangents.slope, row, scratch)
     elif blocks.mode[u] != LOG and not blocks.shared and W % CHUNK == 0:
         here = (record.slot * blocks.lam.shape[0] + row) * L * W
         _pull_product(blocks, u, row, record.inputs, cotangents.ratios, here, add, scratch)
     else:
-        take_row(record, row, blocks.lam.shape[0], scratch.incoming)
+        _take_row(record, row, blocks.lam.shape[0], scratch.incoming)
         if blocks.mode[u] == LOG:
             _pull_log(blocks, cotangents.table, row, scratch, sums)
         elif blocks.shared:
@@ -216,7 +191,7 @@ def _add_outer(left, right, sums):
     L, W = left.shape
     for a in range(L):
         for b in range(L):
-            s = zero8()
+            s = spread8(0.0)
             x = 0
             if W % CHUNK == 0:
                 for x in range(0, W, CHUNK):
@@ -300,7 +275,7 @@ def _pull_product(blocks, u, row, inputs, ratios, here, add, scratch):
     for x in range(0, W, CHUNK):
         k = at = chunk_at(blocks, u, row, x)
         for a in range(L):
-            s0, s1 = spread8(_TINY), zero8()
+            s0, s1 = spread8(_TINY), spread8(0.0)
             j = here
             for _ in range(L // 2):
                 s0 = fma8(load8(table, k), load8(inputs, j), s0)
@@ -429,7 +404,7 @@ def _sum_factors(ratios, inputs, used, here, stride, L, sums):
     """sums(a, b) = sum over the kept updates of r(a) exp(l(b)), of eight lanes."""
     for a in range(L):
         for b in range(L):
-            s, i, j = zero8(), here + a * CHUNK, here + b * CHUNK
+            s, i, j = spread8(0.0), here + a * CHUNK, here + b * CHUNK
             for _ in range(used):
                 s = fma8(load8(ratios, i), load8(inputs, j), s)
                 i += stride
@@ -471,8 +446,11 @@ def _add_lane(scores, e, side, sums, x, out):
 
 @njit(**KERNEL)
 def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
-    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` and tables `out`."""
-    W = lam.shape[2]
+    """Cotangents of pair marginals softmax(b_e / c_e) pulled back to messages `lam` and tables `out`.
+
+    lam (R, L, W), or (R, 1, W) of two states, of which it holds the second.
+    """
+    W, left_out = lam.shape[2], 1 if lam.shape[1] == 1 else 0
     for e in range(position.shape[0]):
         n0, n1 = scores.shapes[e, 0], scores.shapes[e, 1]
         mu = marginals[start[e] : start[e] + n0 * n1]
@@ -485,5 +463,26 @@ def reverse_pairs(scores, position, marginals, d_marginals, start, lam, out):
                 k = a * n1 + b
                 moved = mu[k] * (d_mu[k] - mean)
                 out[scores.offset[e] + k] += moved / scores.count[e]
-                lam[position[e, 0] // W, a, position[e, 0] % W] += moved
-                lam[position[e, 1] // W, b, position[e, 1] % W] += moved
+                if a >= left_out:
+                    lam[position[e, 0] // W, a - left_out, position[e, 0] % W] += moved
+                if b >= left_out:
+                    lam[position[e, 1] // W, b - left_out, position[e, 1] % W] += moved
+
+
+@njit(inner=True, **KERNEL)
+def _take_row(record, row, n_rows, incoming):
+    """A row's messages from the record: the reverse of `keep_row`."""
+    L, W = incoming.shape
+    width = CHUNK if W % CHUNK == 0 else 1
+    here = (record.slot * n_rows + row) * L * W
+    for x in range(0, W, width):
+        for a in range(L):
+            for lane in range(width):
+                incoming[a, x + lane] = record.inputs[here]
+                here += 1
+
+
+@njit(inline="always", **KERNEL)
+def _preceding(units, k):
+    """The block before the k-th, or that itself after a barrier and at the beginning."""
+    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]

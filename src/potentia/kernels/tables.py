@@ -2,36 +2,15 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, fma8, load8, max8, min8, spread8, store8, sum8, zero8
 from .vecmath import KERNEL, exp, log
 
 #: Finite scores beyond this are refused: sums of them would leave the range of doubles.
 LARGEST = 1e100
-
-
-@njit(**KERNEL)
-def score_range(values, ends):
-    """Smallest and largest score; whether none is NaN, infinite or beyond LARGEST. Reads them once.
-
-    ends (2, CHUNK): scratch, which holds the first two in its first column.
-    """
-    low, high, rest = spread8(np.inf), spread8(-np.inf), zero8()
-    whole = values.size - values.size % CHUNK
-    for k in range(0, whole, CHUNK):
-        v = load8(values, k)
-        low, high, rest = min8(v, low), max8(v, high), fma8(v, zero8(), rest)
-    for k in range(whole, values.size):
-        v = spread8(values[k])
-        low, high, rest = min8(v, low), max8(v, high), fma8(v, zero8(), rest)
-    store8(ends, 0, low)
-    store8(ends, CHUNK, high)
-    for k in range(1, CHUNK):
-        ends[0, 0], ends[1, 0] = min(ends[0, 0], ends[0, k]), max(ends[1, 0], ends[1, k])
-    # 0 times what is not finite is NaN
-    return sum8(rest) == 0.0 and ends[0, 0] >= -LARGEST and ends[1, 0] <= LARGEST
 
 
 @njit(**KERNEL)
@@ -79,7 +58,7 @@ _BLOCK = 2048
 
 
 @njit(inner=True, **KERNEL)
-def split_axes(card):
+def _split_axes(card):
     """First axis of the inner block (never axis 0) and the block's size."""
     first = card.size
     block = 1
@@ -90,7 +69,7 @@ def split_axes(card):
 
 
 @njit(inner=True, allocates=True, **KERNEL)
-def read_block(store, base, strides, card, first, block):
+def _read_block(store, base, strides, card, first, block):
     """How each source fills an inner block: mode (sources,), offsets (sources, block), and constant values.
 
     Mode 0: one value for the whole block; 1: contiguous; 2: by the offsets; 3: the same in every block, and
@@ -126,7 +105,7 @@ def read_block(store, base, strides, card, first, block):
 
 
 @njit(inner=True, **KERNEL)
-def advance(digits, card, first, strides, base):
+def _advance(digits, card, first, strides, base):
     """Move to the next block: odometer over axes 1 .. first - 1, carrying every source's offset along."""
     axis = first - 1
     while axis >= 1:
@@ -141,7 +120,7 @@ def advance(digits, card, first, strides, base):
 
 
 @njit(inner=True, **KERNEL)
-def add_sources(store, base, strides, mode, index, constant, rows):
+def _add_sources(store, base, strides, mode, index, constant, rows):
     """rows[s, :] = sum of the sources at state s of axis 0, over the block where they are at `base`."""
     for s in range(rows.shape[0]):
         row = rows[s]
@@ -160,6 +139,31 @@ def add_sources(store, base, strides, mode, index, constant, rows):
             elif mode[i] == 2:
                 for j in range(row.size):
                     row[j] += source[index[i, j]]
+
+
+class Blocks(namedtuple("Blocks", "base strides card first mode index constant digits rows")):
+    """The sum of some tables, read block by block, and where that has come to.
+
+    base (sources,): where each source is read next. strides (sources, axes): its step along the axes `card`, 0 where it
+    has none. first: first axis of the inner block. mode, index, constant: see `_read_block`. digits: numbers of the
+    next block along the axes before. rows (states of axis 0, block): the block that was read last.
+    """
+
+
+@njit(inner=True, allocates=True, **KERNEL)
+def open_blocks(store, base, strides, card):
+    """The sum of tables in `store`, (states of axis 0, ..), before its first block."""
+    first, block = _split_axes(card)
+    mode, index, constant = _read_block(store, base, strides, card, first, block)
+    digits, rows = np.zeros(card.size, dtype=np.int64), np.empty((card[0], block))
+    return Blocks(base, strides, card, first, mode, index, constant, digits, rows)
+
+
+@njit(inner=True, **KERNEL)
+def next_block(store, b):
+    """Fill the rows with the next block, and go on to the one after it."""
+    _add_sources(store, b.base, b.strides, b.mode, b.index, b.constant, b.rows)
+    _advance(b.digits, b.card, b.first, b.strides, b.base)
 
 
 @njit(inner=True, **KERNEL)

@@ -55,10 +55,6 @@ def root(parent, i):
 def _join(scope_ptr, scope, clique, parent):
     """Join the trees of a clique's variables if all are different; whether they were."""
     first, last = scope_ptr[clique], scope_ptr[clique + 1]
-    if last - first == 2:  # two walks instead of four
-        one, two = root(parent, scope[first]), root(parent, scope[first + 1])
-        parent[two] = one
-        return one != two
     for k in range(first + 1, last):
         for j in range(first, k):
             if root(parent, scope[k]) == root(parent, scope[j]):

@@ -7,7 +7,7 @@ are yet to be visited, so the bound never loosens, whatever the order [Kolmogoro
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -16,7 +16,13 @@ from .machine.simd import CHUNK, add8, load8, max8, spread8, store8
 from .vecmath import KERNEL
 
 
-class ReparametrisedScores(NamedTuple):
+class ReparametrisedScores(
+    namedtuple(
+        "ReparametrisedScores",
+        "node n_states link_ptr link other send receive tables message wide_ptr wide wide_at scope_ptr scope start "
+        "values share lam deficit",
+    )
+):
     """Everything a pass reads and writes.
 
     node: (n_variables, width) scores, -inf where forbidden. n_states: states per variable.
@@ -29,26 +35,6 @@ class ReparametrisedScores(NamedTuple):
     lam: (scope.size, width), reparametrisation of the wider regions.
     deficit: (n_variables, width), the bound less the bound with a variable held in a state, at its last visit.
     """
-
-    node: Any
-    n_states: Any
-    link_ptr: Any
-    link: Any
-    other: Any
-    send: Any
-    receive: Any
-    tables: Any
-    message: Any
-    wide_ptr: Any
-    wide: Any
-    wide_at: Any
-    scope_ptr: Any
-    scope: Any
-    start: Any
-    values: Any
-    share: Any
-    lam: Any
-    deficit: Any
 
 
 @njit(**KERNEL)

@@ -494,7 +494,7 @@ def pair_scores(tables: ChainTables, tokens: TokenAttributes, begin: int, end: i
     if not tables.layout.kernel.pair_ptr.size:
         return lanes.pair.reshape(n, width)[:, :n].ravel(), 0
     padded = np.zeros((end - begin) * n * width)
-    kernels.score_pairs(tokens, tables.layout.kernel, tables.flat, lanes, begin, end, padded)
+    kernels.score_pairs(tokens, tables.layout.kernel, tables.flat, lanes, begin, end - begin, padded)
     return padded.reshape(-1, n, width)[:, :, :n].ravel(), n * n
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from potentia.kernels.machine.jit import njit
-from potentia.kernels.machine.simd import CHUNK, add8, fma8, load8, spread8, store8, zero8
+from potentia.kernels.machine.simd import CHUNK, add8, fma8, load8, spread8, store8
 from potentia.kernels.vecmath import KERNEL
 
 
 @njit(**KERNEL)
 def multiply_add(values, out):
     """out (8) = sums of 1.5 * values over every eighth entry (whole groups of 32 only)."""
-    s0, s1, s2, s3 = zero8(), zero8(), zero8(), zero8()
+    s0, s1, s2, s3 = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
     factor = spread8(1.5)
     for k in range(0, values.size - 4 * CHUNK + 1, 4 * CHUNK):
         s0 = fma8(load8(values, k), factor, s0)

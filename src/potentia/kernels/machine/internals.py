@@ -31,6 +31,13 @@ def njit(*, hidden: bool, allocates: bool, **options: Any) -> Callable[[Callable
         )(function)
         if not hidden:
             kernel._cache = NullCache() if FOLDER is None else _OnDisk(function)
+        template = kernel.get_call_template
+
+        def without_literals(args: Any, kws: Any) -> Any:
+            """Types for a call from another kernel: a constant is a number, not a reason to compile once more."""
+            return template([types.unliteral(a) for a in args], {k: types.unliteral(a) for k, a in kws.items()})
+
+        kernel.get_call_template = without_literals
         return kernel
 
     return decorate

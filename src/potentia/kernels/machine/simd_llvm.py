@@ -42,17 +42,6 @@ def _pointer(context, builder, array_type, array, index, kind):
 
 
 @intrinsic
-def zero8(typingctx):
-    """Eight zeros."""
-
-    def codegen(context, builder, signature, args):
-        """A constant of zeros."""
-        return ir.Constant(_VECTOR, None)
-
-    return vector8(), codegen
-
-
-@intrinsic
 def load8(typingctx, array, index):
     """array[index : index + 8] of a contiguous array of doubles or floats; bounds are the caller's business."""
 

@@ -18,12 +18,6 @@ def _flat(array):
 
 
 @njit(inner=True, **_OPTIONS)
-def zero8():
-    """Eight zeros."""
-    return (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-@njit(inner=True, **_OPTIONS)
 def load8(array, index):
     """array[index : index + 8] of the flattened array of doubles or floats."""
     flat = _flat(array)
@@ -59,24 +53,11 @@ def spread8(value):
 
 
 def _lanewise(operation):
-    """The function of two to four vectors that applies a function of numbers to each of the eight lanes."""
+    """The function of two to four vectors that applies a function of four numbers to each of the eight lanes."""
     of = njit(inner=True, **_OPTIONS)(operation)
+    none = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
-    def two(a, b):
-        """The operation lane by lane."""
-        return (
-            of(a[0], b[0]), of(a[1], b[1]), of(a[2], b[2]), of(a[3], b[3]),
-            of(a[4], b[4]), of(a[5], b[5]), of(a[6], b[6]), of(a[7], b[7]),
-        )  # fmt: skip
-
-    def three(a, b, c):
-        """The operation lane by lane."""
-        return (
-            of(a[0], b[0], c[0]), of(a[1], b[1], c[1]), of(a[2], b[2], c[2]), of(a[3], b[3], c[3]),
-            of(a[4], b[4], c[4]), of(a[5], b[5], c[5]), of(a[6], b[6], c[6]), of(a[7], b[7], c[7]),
-        )  # fmt: skip
-
-    def four(a, b, c, d):
+    def lanes(a, b, c=none, d=none):
         """The operation lane by lane."""
         return (
             of(a[0], b[0], c[0], d[0]), of(a[1], b[1], c[1], d[1]), of(a[2], b[2], c[2], d[2]),
@@ -84,19 +65,18 @@ def _lanewise(operation):
             of(a[6], b[6], c[6], d[6]), of(a[7], b[7], c[7], d[7]),
         )  # fmt: skip
 
-    arity = operation.__code__.co_argcount
-    return njit(inner=True, **_OPTIONS)((two, three, four)[arity - 2])
+    return njit(inner=True, **_OPTIONS)(lanes)
 
 
 # as in `simd_llvm`, comparisons with nan are false
-add8 = _lanewise(lambda a, b: a + b)
-sub8 = _lanewise(lambda a, b: a - b)
-mul8 = _lanewise(lambda a, b: a * b)
-div8 = _lanewise(lambda a, b: a / b)
-fma8 = _lanewise(lambda a, b, c: a * b + c)
-max8 = _lanewise(lambda a, b: a if a > b else b)
-min8 = _lanewise(lambda a, b: a if a < b else b)
-above8 = _lanewise(lambda a, b: a if a > 0.0 else b)
+add8 = _lanewise(lambda a, b, _c, _d: a + b)
+sub8 = _lanewise(lambda a, b, _c, _d: a - b)
+mul8 = _lanewise(lambda a, b, _c, _d: a * b)
+div8 = _lanewise(lambda a, b, _c, _d: a / b)
+fma8 = _lanewise(lambda a, b, c, _d: a * b + c)
+max8 = _lanewise(lambda a, b, _c, _d: a if a > b else b)
+min8 = _lanewise(lambda a, b, _c, _d: a if a < b else b)
+above8 = _lanewise(lambda a, b, _c, _d: a if a > 0.0 else b)
 pick8 = _lanewise(lambda a, b, x, y: x if a < b else y)
 
 

@@ -7,7 +7,7 @@ have come as far.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -23,11 +23,8 @@ _LOOKS = 1_000_000
 _RELEASED = 2**60
 
 
-class Team(NamedTuple):
+class Team(namedtuple("Team", "arrivals size")):
     """arrivals (1): how often threads have come to a barrier. size: threads."""
-
-    arrivals: Any
-    size: Any
 
 
 #: A single thread, which never waits.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.types import Bools, Ints, PotentiaError, check_choice, check_count, check_type, texts_of
 from ...features.schemes import allowed_tags
@@ -14,11 +15,11 @@ from ...kernels import sequences as kernels
 from ..chain_predict import LabelPath
 from . import segments as segment_chains
 from . import tensor_chain
+from .indices import working_type
 from .layer import tensor_like
 from .padded import LogLikelihood, PaddedEmissions, refuse_bad, refuse_bad_sums
 from .segments import TaggedSegment
 from .tensor_chain import Chains
-from .tensor_method import working_type
 
 _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
@@ -51,7 +52,7 @@ class LinearChain(torch.nn.Module):
         *,
         tags: Sequence[str] | None = None,
         scheme: str | None = None,
-        allowed: torch.Tensor | None = None,
+        allowed: Tensor | None = None,
         backend: str = "auto",
     ) -> None:
         check_count("num_tags", num_tags, 1)
@@ -93,14 +94,14 @@ class LinearChain(torch.nn.Module):
 
     def forward(
         self,
-        emissions: torch.Tensor,
-        tags: torch.Tensor,
-        mask: torch.Tensor | None = None,
+        emissions: Tensor,
+        tags: Tensor,
+        mask: Tensor | None = None,
         reduction: str = "sum",
         *,
-        segments: torch.Tensor | None = None,
-        begins: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        segments: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> Tensor:
         """log p(tags | emissions): of each sequence ("none"), "sum", "mean" over sequences, or "token_mean".
 
         Args:
@@ -113,65 +114,55 @@ class LinearChain(torch.nn.Module):
             begins: of the shape of `mask`, on where segments begin; by default where the tag changes.
         """
         check_choice("reduction", reduction, _REDUCTIONS)
-        sets = isinstance(tags, torch.Tensor) and tags.dtype == torch.bool and tags.dim() == 3
-        if segments is not None or sets or self._uses_tensors(emissions):
-            value, tokens = self._likelihoods(emissions, tags, mask, segments, begins, sets)
-        else:
+        sets = isinstance(tags, Tensor) and tags.dtype == torch.bool and tags.dim() == 3
+        if segments is None and not sets and not self._uses_tensors(emissions):
             value, tokens = self._kernel_likelihoods(emissions, tags, mask, reduction != "none")
+        else:
+            c = self._chains(emissions, mask)
+            wide = None if segments is None else self._segments(segments, emissions)
+            if sets:
+                score = self._log_partition(self._chains(self._given(emissions, tags), mask), wide)
+            else:
+                score = self._score(c, emissions, tags, mask, wide, begins)
+            log_z = self._log_partition(c, wide)
+            refuse_bad_sums(log_z, score)
+            value = (score - log_z).to(torch.promote_types(emissions.dtype, self.transitions.dtype))
+            tokens = c.mask.sum()
         if reduction == "none":
             return value
         if reduction == "mean":
             return value.mean()
         return value.sum() if reduction == "sum" else value.sum() / tokens
 
+    def _score(self, c: Chains, emissions: Any, tags: Any, mask: Any, wide: Any, begins: Any) -> Tensor:
+        """The score of the tags of each sequence, and of its segments if there are scores of these."""
+        if not torch.compiler.is_compiling() and emissions.device.type != "meta":
+            self._labels(emissions, tags, self._mask(emissions, mask))
+        labels = tags.long() if self.batch_first else tags.long().T
+        if wide is None:
+            return tensor_chain.path_score(c, labels)
+        return tensor_chain.segmentation_score(c, wide, labels, self._begins(begins, labels))
+
     @torch.compiler.disable
     def _kernel_likelihoods(
-        self, emissions: torch.Tensor, tags: torch.Tensor, mask: torch.Tensor | None, reduced: bool
-    ) -> tuple[torch.Tensor, Any]:
+        self, emissions: Tensor, tags: Tensor, mask: Tensor | None, reduced: bool
+    ) -> tuple[Tensor, Any]:
         """log p of the tags of each sequence, and the number of tokens."""
         on = self._mask(emissions, mask)
-        labels, lengths = self._labels(emissions, tags, on), on.sum(axis=1)
+        labels, lengths, tables = self._labels(emissions, tags, on), on.sum(axis=1), self._transitions()
+        sequences = PaddedEmissions(emissions, tables, lengths, self.batch_first)
         # sequences that are not reduced may be weighted differently
         eager = reduced and torch.is_grad_enabled()
-        value: torch.Tensor = LogLikelihood.apply(
-            emissions, *self._transitions(), labels, lengths, self.batch_first, eager
-        )
+        value: Tensor = LogLikelihood.apply(sequences, labels, eager, emissions, *tables)
         return value, int(lengths.sum())
-
-    def _likelihoods(
-        self,
-        emissions: torch.Tensor,
-        tags: torch.Tensor,
-        mask: torch.Tensor | None,
-        segments: torch.Tensor | None,
-        begins: torch.Tensor | None,
-        sets: bool,
-    ) -> tuple[torch.Tensor, Any]:
-        """Log-likelihoods by the operations of `tensor_chain`, which the kernels stand in for where they may."""
-        c = self._chains(emissions, mask)
-        wide = None if segments is None else self._segments(segments, emissions)
-        if sets:
-            score = self._log_partition(self._restricted(c, emissions, tags), wide)
-        else:
-            if not torch.compiler.is_compiling() and emissions.device.type != "meta":
-                self._labels(emissions, tags, self._mask(emissions, mask))
-            labels = tags.long() if self.batch_first else tags.long().T
-            if wide is None:
-                score = tensor_chain.path_score(c, labels)
-            else:
-                score = tensor_chain.segmentation_score(c, wide, labels, self._begins(begins, labels))
-        log_z = self._log_partition(c, wide)
-        refuse_bad_sums(log_z, score)
-        value = (score - log_z).to(torch.promote_types(emissions.dtype, self.transitions.dtype))
-        return value, c.mask.sum()
 
     def decode(
         self,
-        emissions: torch.Tensor,
-        mask: torch.Tensor | None = None,
+        emissions: Tensor,
+        mask: Tensor | None = None,
         *,
-        sets: torch.Tensor | None = None,
-        segments: torch.Tensor | None = None,
+        sets: Tensor | None = None,
+        segments: Tensor | None = None,
         padded: bool = False,
     ) -> Any:
         """The most likely tags of each sequence [Viterbi], as lists of the sequences' lengths.
@@ -180,9 +171,7 @@ class LinearChain(torch.nn.Module):
         """
         given = self._given(emissions, sets)
         if segments is not None:
-            c = self._chains(given, mask)
-            tags, _, score = segment_chains.best_segments(c, self._segments(segments, given), self._uses_tensors(given))
-            refuse_bad_sums(score)
+            tags = self._best_segments(given, segments, mask)[0]
         elif self._uses_tensors(given):
             c = self._chains(given, mask)
             tags, score = tensor_chain.best_paths(c)
@@ -194,7 +183,7 @@ class LinearChain(torch.nn.Module):
         return [row[row >= 0].tolist() for row in tags]
 
     @torch.compiler.disable
-    def _kernel_best(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def _kernel_best(self, emissions: Tensor, mask: Tensor | None) -> Tensor:
         """The most likely tags by the kernels, (batch, steps), -1 outside the mask."""
         sequences = self._sequences(emissions, mask)
         labels, score = np.empty(sequences.shape, dtype=np.int64), np.empty(sequences.shape[0])
@@ -203,24 +192,27 @@ class LinearChain(torch.nn.Module):
         labels[np.arange(labels.shape[1]) >= sequences.chains.length[:, None]] = -1
         return torch.from_numpy(labels).to(emissions.device)
 
-    def segment(
-        self, emissions: torch.Tensor, segments: torch.Tensor, mask: torch.Tensor | None = None
-    ) -> list[list[TaggedSegment]]:
-        """The most likely segments of each sequence."""
+    def _best_segments(self, emissions: Tensor, segments: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Tags of the most likely segments, -1 outside the mask, and where they begin, both (batch, steps)."""
         c = self._chains(emissions, mask)
-        tags, begins, score = segment_chains.best_segments(
-            c, self._segments(segments, emissions), self._uses_tensors(emissions)
-        )
+        wide, by_tensors = self._segments(segments, emissions), self._uses_tensors(emissions)
+        tags, begins, score = segment_chains.best_segments(c, wide, by_tensors)
         refuse_bad_sums(score)
+        return tags, begins
+
+    def segment(self, emissions: Tensor, segments: Tensor, mask: Tensor | None = None) -> list[list[TaggedSegment]]:
+        """The most likely segments of each sequence."""
+        tags, begins = self._best_segments(emissions, segments, mask)
         every = []
-        for row, first, n in zip(tags.tolist(), begins.tolist(), c.mask.sum(1).tolist(), strict=True):
+        for row, first in zip(tags.tolist(), begins.tolist(), strict=True):
+            n = sum(tag >= 0 for tag in row)
             starts = [t for t in range(n) if first[t]]
             every.append([TaggedSegment(a, b, row[a]) for a, b in zip(starts, [*starts[1:], n], strict=True)])
         return every
 
     @torch.compiler.disable
     def k_best(
-        self, emissions: torch.Tensor, k: int, mask: torch.Tensor | None = None, *, sets: torch.Tensor | None = None
+        self, emissions: Tensor, k: int, mask: Tensor | None = None, *, sets: Tensor | None = None
     ) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
         check_count("k", k, 1)
@@ -246,12 +238,12 @@ class LinearChain(torch.nn.Module):
 
     def marginals(
         self,
-        emissions: torch.Tensor,
-        mask: torch.Tensor | None = None,
+        emissions: Tensor,
+        mask: Tensor | None = None,
         *,
-        sets: torch.Tensor | None = None,
-        segments: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        sets: Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """p(tag of each token | emissions) in the layout of emissions, zero outside the mask; without gradient.
 
         `CRFLayer` with `pt.Exact()` gives marginals of chains that can be differentiated.
@@ -271,14 +263,12 @@ class LinearChain(torch.nn.Module):
         return (mu if self.batch_first else mu.transpose(0, 1)).to(emissions.dtype)
 
     @torch.compiler.disable
-    def _kernel_marginals(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def _kernel_marginals(self, emissions: Tensor, mask: Tensor | None) -> Tensor:
         """Marginals of tokens by the kernels, as the gradient of log Z by emissions."""
         sequences = self._sequences(emissions, mask)
         return tensor_like(sequences.gradient(np.ones(sequences.shape[0]), None)[1][0], emissions)
 
-    def pair_marginals(
-        self, emissions: torch.Tensor, mask: torch.Tensor | None = None, *, sets: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def pair_marginals(self, emissions: Tensor, mask: Tensor | None = None, *, sets: Tensor | None = None) -> Tensor:
         """p(tags of tokens t and t + 1), (steps - 1, batch, tags, tags) or with batches first; without gradient."""
         given = self._given(emissions, sets)
         with torch.no_grad():
@@ -290,13 +280,13 @@ class LinearChain(torch.nn.Module):
 
     def _uses_tensors(self, emissions: Any) -> bool:
         """Whether tensor operations are to be used: as `backend` says, or off the CPU."""
-        if self.backend != "auto" or not isinstance(emissions, torch.Tensor):
+        if self.backend != "auto" or not isinstance(emissions, Tensor):
             return self.backend == "tensor"
         return emissions.device.type != "cpu"
 
-    def _chains(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Chains:
+    def _chains(self, emissions: Tensor, mask: Tensor | None) -> Chains:
         """Batch-first emissions of at least float32, zero in padding, with transitions and mask."""
-        check_type("emissions", emissions, torch.Tensor)
+        check_type("emissions", emissions, Tensor)
         if torch.compiler.is_compiling() or emissions.device.type == "meta":
             on = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device) if mask is None else mask
             on = on.bool() if self.batch_first else on.bool().T
@@ -309,7 +299,7 @@ class LinearChain(torch.nn.Module):
         start, pair, end = (table.to(dtype) for table in tables)
         return Chains(scores, start, pair, end, on)
 
-    def _log_partition(self, c: Chains, segments: torch.Tensor | None) -> torch.Tensor:
+    def _log_partition(self, c: Chains, segments: Tensor | None) -> Tensor:
         """log Z of each sequence, or of its segmentations if there are scores of segments."""
         if segments is not None:
             return segment_chains.segment_log_partition(c, segments, self._uses_tensors(c.emissions))
@@ -319,58 +309,45 @@ class LinearChain(torch.nn.Module):
         none = c.emissions.new_zeros(*c.emissions.shape[:2], 1, c.emissions.shape[2])
         return segment_chains.segment_log_partition(c, none, False)
 
-    def _given(self, emissions: torch.Tensor, sets: torch.Tensor | None) -> torch.Tensor:
+    def _given(self, emissions: Tensor, sets: Tensor | None) -> Tensor:
         """Emissions with tags outside the sets forbidden."""
         if sets is None:
             return emissions
-        check_type("emissions", emissions, torch.Tensor)
-        self._check_sets(emissions, sets)
-        return emissions.masked_fill(~sets, -torch.inf)
-
-    @staticmethod
-    def _check_sets(emissions: torch.Tensor, sets: Any) -> None:
-        """Refuse sets that are not booleans in the shape of the emissions."""
-        if not isinstance(sets, torch.Tensor) or sets.dtype != torch.bool or sets.shape != emissions.shape:
+        check_type("emissions", emissions, Tensor)
+        if not isinstance(sets, Tensor) or sets.dtype != torch.bool or sets.shape != emissions.shape:
             raise PotentiaError(
                 f"sets of tags must be booleans of the shape {tuple(emissions.shape)} of the emissions."
             )
+        return emissions.masked_fill(~sets, -torch.inf)
 
-    def _restricted(self, c: Chains, emissions: torch.Tensor, sets: torch.Tensor) -> Chains:
-        """The chains with tags outside the sets forbidden."""
-        self._check_sets(emissions, sets)
-        on = sets if self.batch_first else sets.transpose(0, 1)
-        gone = ~on & c.mask.unsqueeze(2)
-        return c._replace(emissions=c.emissions.masked_fill(gone, -torch.inf))
-
-    def _segments(self, segments: Any, emissions: torch.Tensor) -> torch.Tensor:
+    def _segments(self, segments: Any, emissions: Tensor) -> Tensor:
         """Scores of segments, (batch, steps, longest, tags), checked and in the working type."""
         wanted = f"{tuple(emissions.shape[:2])} x longest x {self.num_tags}"
-        if not isinstance(segments, torch.Tensor) or segments.dim() != 4 or not segments.shape[2]:
+        if not isinstance(segments, Tensor) or segments.dim() != 4 or not segments.shape[2]:
             raise PotentiaError(f"segments must be a tensor of scores, {wanted}.")
         if segments.shape[:2] != emissions.shape[:2] or segments.shape[3] != self.num_tags:
             raise PotentiaError(f"segments has shape {tuple(segments.shape)}; expected {wanted}.")
         wide = segments if self.batch_first else segments.transpose(0, 1)
         return wide.to(working_type([emissions, segments, *self._transitions()]))
 
-    def _begins(self, begins: torch.Tensor | None, labels: torch.Tensor) -> torch.Tensor:
+    def _begins(self, begins: Tensor | None, labels: Tensor) -> Tensor:
         """Where segments begin, (batch, steps)."""
         if begins is None:
             changes = labels[:, 1:] != labels[:, :-1]
         else:
-            check_type("begins", begins, torch.Tensor)
+            check_type("begins", begins, Tensor)
             on = begins if self.batch_first else begins.T
             if on.shape != labels.shape or on.dtype != torch.bool:
                 raise PotentiaError("begins must be booleans of the shape of the tags.")
             changes = on[:, 1:]
         return torch.cat([torch.ones_like(labels[:, :1], dtype=torch.bool), changes], 1)
 
-    def _sequences(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> PaddedEmissions:
+    def _sequences(self, emissions: Tensor, mask: Tensor | None) -> PaddedEmissions:
         """Emissions and transitions as the kernels take them."""
         lengths = self._mask(emissions, mask).sum(axis=1)
-        start, pair, end = self._transitions()
-        return PaddedEmissions(emissions, start, pair, end, lengths, self.batch_first)
+        return PaddedEmissions(emissions, self._transitions(), lengths, self.batch_first)
 
-    def _transitions(self) -> list[torch.Tensor]:
+    def _transitions(self) -> list[Tensor]:
         """Scores of first tags, pairs and last tags, -inf where the scheme forbids."""
         scores = [self.start_transitions, self.transitions, self.end_transitions]
         forbidden = (self._forbidden_start, self._forbidden_transitions, self._forbidden_end)
@@ -379,9 +356,9 @@ class LinearChain(torch.nn.Module):
             for table, gone in zip(scores, forbidden, strict=True)
         ]
 
-    def _mask(self, emissions: torch.Tensor, mask: torch.Tensor | None) -> Bools:
+    def _mask(self, emissions: Tensor, mask: Tensor | None) -> Bools:
         """The mask as (batch, steps), checked along with the emissions."""
-        check_type("emissions", emissions, torch.Tensor)
+        check_type("emissions", emissions, Tensor)
         if emissions.dim() != 3 or not emissions.is_floating_point():
             raise PotentiaError(
                 f"emissions must have 3 dimensions of floating-point numbers, got shape {tuple(emissions.shape)} "
@@ -395,7 +372,7 @@ class LinearChain(torch.nn.Module):
         if mask is None:
             on = np.ones(shape, dtype=bool)
         else:
-            check_type("mask", mask, torch.Tensor)
+            check_type("mask", mask, Tensor)
             if mask.shape != shape:
                 raise PotentiaError(f"mask has shape {tuple(mask.shape)}; expected {shape} as emissions.")
             on = mask.detach().cpu().numpy().astype(bool, copy=False)
@@ -408,9 +385,9 @@ class LinearChain(torch.nn.Module):
             raise PotentiaError(f"mask of sequence {bad} has a gap: tokens must come first and padding after them.")
         return on
 
-    def _labels(self, emissions: torch.Tensor, tags: torch.Tensor, on: Bools) -> Ints:
+    def _labels(self, emissions: Tensor, tags: Tensor, on: Bools) -> Ints:
         """Tags as (batch, steps)."""
-        check_type("tags", tags, torch.Tensor)
+        check_type("tags", tags, Tensor)
         if tags.shape != emissions.shape[:2] or tags.is_floating_point() or tags.is_complex():
             raise PotentiaError(
                 f"tags must be whole numbers of shape {tuple(emissions.shape[:2])}, got shape {tuple(tags.shape)} "

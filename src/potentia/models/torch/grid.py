@@ -16,10 +16,11 @@ from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField
 from ...inference.messages import TRW, MessagePassingMethod
-from .tensor import Field, PairPlan, TensorScores, mean_field, message_passing, pair_tables
+from .indices import Indices, working_type
+from .tensor import Field, PairPlan, Run, TensorScores, mean_field, message_passing, pair_tables
 from .tensor_dense import ExactKernel, GridKernel
 from .tensor_losses import marginal_terms
-from .tensor_method import message_plan, why_not_tensor, working_type
+from .tensor_method import message_plan, why_not_tensor
 
 #: Bytes that iterations may leave for their reverse before segments of them are run again.
 _MEMORY = 2**29
@@ -29,23 +30,17 @@ _SIZES = 8
 PAIRS = ("potts", "table", "features")
 
 
-class _Layout(torch.nn.Module):
+class _Layout(Indices):
     """A grid of one size: its graph, where messages lie, and of every pair both pixels and its direction."""
 
-    first: Tensor
-    second: Tensor
-    direction: Tensor
-
     def __init__(self, size: tuple[int, int], n_classes: int, inference: Inference) -> None:
-        super().__init__()
-        self.graph = Graph.grid(size, n_states=n_classes)
-        plan = message_plan(self.graph, inference) if isinstance(inference, MessagePassingMethod) else None
-        self.plan = plan if isinstance(plan, PairPlan) else PairPlan(self.graph)
-        ends = np.array(self.graph.scopes["edge"]).reshape(-1, 2)
-        for name, index in (("first", ends[:, 0]), ("second", ends[:, 1])):
-            self.register_buffer(name, torch.from_numpy(index.copy()), persistent=False)
-        down = torch.from_numpy((ends[:, 1] - ends[:, 0] != 1).astype(np.int64))
-        self.register_buffer("direction", down if size[1] > 1 else torch.ones_like(down), persistent=False)
+        graph = Graph.grid(size, n_states=n_classes)
+        first, second = np.array(graph.scopes["edge"]).reshape(-1, 2).T
+        down = np.array(second - first != 1, dtype=np.int64) if size[1] > 1 else np.ones_like(first)
+        super().__init__({"first": first, "second": second, "direction": down})
+        self.graph = graph
+        plan = message_plan(graph, inference) if isinstance(inference, MessagePassingMethod) else None
+        self.plan = plan if isinstance(plan, PairPlan) else PairPlan(graph)
 
 
 class _Grid(torch.nn.Module):
@@ -96,13 +91,10 @@ class _Grid(torch.nn.Module):
         reason = why_not_tensor(self.inference)
         if reason is not None:
             raise PotentiaError(reason)
-        method: Any = self.inference
-        options: dict[str, Any] = {"tol": method.tol, "pairs": False, "memory": _MEMORY}
-        if isinstance(method, MeanField):
-            return mean_field(layout.plan, scores, method.iterations, fields, **options).variables
-        return message_passing(
-            layout.plan, scores, method.iterations, method.uniform_start, method.damping or 0.0, **options
-        ).variables
+        run = Run.of(self.inference, _MEMORY)
+        if isinstance(self.inference, MeanField):
+            return mean_field(layout.plan, scores, run, fields, pairs=False).variables
+        return message_passing(layout.plan, scores, run, pairs=False).variables
 
     def _by_kernels(self, layout: _Layout, node: Tensor, pairs: Tensor) -> Tensor:
         """Marginals of pixels by the kernels, images as one union of grids."""

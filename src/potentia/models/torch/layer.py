@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...base.resources import thread_count
@@ -33,16 +34,17 @@ from ...graph.union import Union
 from ...inference.base import Inference, Result
 from ...inference.messages import TRW
 from .grid import GridCRF
+from .indices import checked_tensors, common_type, shaped, tensors_of
 from .tensor_layer import TensorLayer, in_program, why_not
 
 
-def to_numpy(tensor: torch.Tensor) -> Floats:
+def to_numpy(tensor: Tensor) -> Floats:
     """The numbers as a contiguous float64 array; a view where they are one."""
     array: Floats = tensor.detach().cpu().double().contiguous().numpy()
     return array
 
 
-def tensor_like(array: ArrayLike, tensor: torch.Tensor) -> torch.Tensor:
+def tensor_like(array: ArrayLike, tensor: Tensor) -> Tensor:
     """The numbers in the shape, of the type and on the device of a tensor."""
     # the type first: some devices have no float64
     made = torch.from_numpy(array).to(tensor.dtype).to(tensor.device)
@@ -85,8 +87,7 @@ class TensorCall:
         method: Any = inference
         split = any(field.name == "threads" for field in fields(method))
         self.inference: Inference = replace(method, threads=thread_count(method.threads)) if split else method
-        dtypes = [table.dtype for table in self.tables] or [torch.get_default_dtype()]
-        self._dtype = reduce(torch.promote_types, dtypes)
+        self._dtype = common_type(self.tables)
         self.device = self.tables[0].device if self.tables else torch.device("cpu")
 
     def solve(self) -> tuple[Result, Pull]:
@@ -100,11 +101,11 @@ class TensorCall:
         warn_of(methods.doubt())
         return value, tables
 
-    def output(self, array: ArrayLike) -> torch.Tensor:
+    def output(self, array: ArrayLike) -> Tensor:
         """Results of the type and on the device of the scores."""
         return torch.from_numpy(np.asarray(array, dtype=float)).to(self._dtype).to(self.device)
 
-    def gradients(self, tables: Tables) -> list[torch.Tensor]:
+    def gradients(self, tables: Tables) -> list[Tensor]:
         """d_theta in the layout of `tables`."""
         scopes = self.scores.graph.scopes
         return [  # a kind without regions ignores its table
@@ -115,22 +116,13 @@ class TensorCall:
 
 def _arrays(kind: str, theta: Any) -> Floats | list[Floats]:
     """A kind's tensors as arrays of float64, checked to be floats."""
-    tables = [theta] if isinstance(theta, torch.Tensor) else theta
-    if not isinstance(tables, Sequence) or not all(isinstance(table, torch.Tensor) for table in tables):
-        raise PotentiaError(
-            f"theta[{kind!r}] must be a tensor, or a list of tensors where state counts are mixed, "
-            f"not a {type(theta).__name__}."
-        )
-    for table in tables:
-        if not table.is_floating_point():
-            raise PotentiaError(f"theta[{kind!r}] must hold floating-point numbers, not {table.dtype}.")
-    arrays = [to_numpy(table) for table in tables]
-    return arrays[0] if isinstance(theta, torch.Tensor) else arrays
+    arrays = [to_numpy(table) for table in checked_tensors(kind, theta)]
+    return arrays[0] if isinstance(theta, Tensor) else arrays
 
 
-def _joined(tables: Any) -> torch.Tensor:
+def _joined(tables: Any) -> Tensor:
     """Tables one after another as one tensor."""
-    if isinstance(tables, torch.Tensor):
+    if isinstance(tables, Tensor):
         return tables
     return torch.cat([table.reshape(-1) for table in tables]) if len(tables) else torch.zeros(0)
 
@@ -139,7 +131,7 @@ class Marginals(torch.autograd.Function):
     """Marginals of all variables, (n, states), and of each kind of larger regions, flat."""
 
     @staticmethod
-    def forward(ctx: Any, call: TensorCall, *tables: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, call: TensorCall, *tables: Tensor) -> tuple[Tensor, ...]:
         """Inference; what its reverse needs is kept for one backward pass, a further one solves again."""
         ctx.solved = call.solve()
         result = ctx.solved[0]
@@ -152,7 +144,7 @@ class Marginals(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *d_mu: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *d_mu: Tensor | None) -> tuple[Tensor | None, ...]:
         """d_mu to d_theta."""
         _ = ctx.saved_tensors
         call = ctx.call
@@ -166,7 +158,7 @@ class Marginals(torch.autograd.Function):
         return (None, *call.gradients(tables))
 
 
-def read_marginals(call: TensorCall, result: Result) -> tuple[torch.Tensor, ...]:
+def read_marginals(call: TensorCall, result: Result) -> tuple[Tensor, ...]:
     """A result's marginals as `Marginals` returns them."""
     cliques = [flat_marginals(result.marginals[kind]) for kind in call.scores.graph.clique_kinds]
     return tuple(call.output(mu) for mu in (result.variable_marginals, *cliques))
@@ -179,28 +171,25 @@ def warn_of(doubt: str | None) -> None:
 
 
 class LossValue(torch.autograd.Function):
-    """A loss, whose gradient is computed along with it."""
+    """A loss, whose gradient was computed along with it."""
 
     @staticmethod
-    def forward(
-        ctx: Any, call: TensorCall, loss: Loss, labels: Ints, weights: Floats | None, *tables: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(ctx: Any, value: Tensor, slopes: Sequence[Tensor], *tables: Tensor) -> Tensor:
         """The loss; d_theta is kept."""
-        value, d_theta = call.evaluate(loss, labels, weights)
-        ctx.save_for_backward(*call.gradients(d_theta))
-        return call.output(value)
+        ctx.save_for_backward(*slopes)
+        return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, d_value: Tensor) -> tuple[Tensor | None, ...]:
         """d_theta times the derivative of the value."""
-        return (None, None, None, None, *(d_value * d for d in ctx.saved_tensors))
+        return (None, None, *(d_value * d for d in ctx.saved_tensors))
 
 
 #: A graph, or graphs that are treated as one.
 Graphs = Graph | Sequence[Graph]
 #: Scores or marginals per kind: a tensor, or a list of tensors where state counts are mixed.
-TensorTables = Mapping[str, torch.Tensor | Sequence[torch.Tensor]]
+TensorTables = Mapping[str, Tensor | Sequence[Tensor]]
 
 _VARIABLES = "variables"
 
@@ -226,6 +215,9 @@ class CRFLayer(torch.nn.Module):
             gradients; or "auto": kernels for tensors on the CPU, and elsewhere tensor operations where they can.
     """
 
+    #: Conditional random fields on pixels with learned scores of pairs.
+    grid = GridCRF
+
     def __init__(
         self,
         graph: Graphs | None = None,
@@ -248,21 +240,6 @@ class CRFLayer(torch.nn.Module):
         #: Of the layer's graph, so that it moves with the module and is part of exported programs.
         self.tensors = self._layout(None) if backend == "tensor" and graph is not None else None
 
-    @staticmethod
-    def grid(
-        size: tuple[int, int],
-        n_classes: int,
-        pairs: str = "potts",
-        channels: int = 0,
-        inference: Inference | None = None,
-        backend: str = "auto",
-    ) -> GridCRF:
-        """A conditional random field on pixels with learned pair scores: logits (B, K, H, W) in, marginals out.
-
-        Args as those of `GridCRF`.
-        """
-        return GridCRF(size, n_classes, pairs, channels, inference, backend)
-
     def extra_repr(self) -> str:
         """The options."""
         options = f"gradient={self.gradient!r}, backend={self.backend!r}"
@@ -272,7 +249,7 @@ class CRFLayer(torch.nn.Module):
         """Whether tensor operations are to be used: as `backend` says, or off the CPU where they can."""
         if self.backend != "auto" or not isinstance(theta, Mapping):
             return self.backend == "tensor"
-        away = any(tensor.device.type != "cpu" for tensor in _tensors_in(theta))
+        away = any(tensor.device.type != "cpu" for tensor in tensors_of(theta))
         return away and why_not(self.inference, self.gradient, loss) is None
 
     def _layout(self, graph: Graphs | None, device: torch.device | None = None) -> TensorLayer:
@@ -324,7 +301,7 @@ class CRFLayer(torch.nn.Module):
         weights: ArrayLike | None = None,
         reduction: str = "mean",
         graph: Graphs | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """A loss of scores and labels, as `pt.loss_and_gradient` defines it.
 
         Args:
@@ -339,30 +316,17 @@ class CRFLayer(torch.nn.Module):
         check_choice("reduction", reduction, ("none", "sum", "mean"))
         if reduction == "none":
             return self._each_loss(theta, labels, name, weights, graph)
-        if self._uses_tensors(theta, loss_of(name)):
-            return self._tensor_loss(theta, labels, loss_of(name), weights, reduction, graph)
-        return self._kernel_loss(theta, labels, name, weights, reduction, graph)
-
-    def _tensor_loss(
-        self,
-        theta: TensorTables,
-        labels: ArrayLike,
-        loss: Loss,
-        weights: ArrayLike | None,
-        reduction: str,
-        graph: Graphs | None,
-    ) -> torch.Tensor:
-        """A loss by tensor operations."""
+        if not self._uses_tensors(theta, loss_of(name)):
+            return self._kernel_loss(theta, graph, labels, loss_of(name), weights, reduction)
         device = _device_of(theta)
         layout = self._layout(graph, device)
         if not in_program() and (device is None or device.type != "meta"):
-            y = check_labels(layout.graph, _constant(labels, "labels"), "labels")
-            weight = variable_weights(layout.graph, y, _constant(weights, "weights"), None)
+            y, weight = _checked(layout.graph, labels, weights)
             if reduction == "mean":
                 _refuse_no_weight(y, weight)
             labels = torch.from_numpy(y).to(device)
             weights = None if weight is None else torch.from_numpy(weight).to(device)
-        value = layout.loss(theta, labels, loss, weights)
+        value = layout.loss(theta, labels, loss_of(name), weights)
         if reduction == "sum":
             return value
         seen = labels >= 0
@@ -371,28 +335,19 @@ class CRFLayer(torch.nn.Module):
 
     @torch.compiler.disable
     def _kernel_loss(
-        self,
-        theta: TensorTables,
-        labels: ArrayLike,
-        name: str | Loss,
-        weights: ArrayLike | None,
-        reduction: str,
-        graph: Graphs | None,
-    ) -> torch.Tensor:
+        self, theta: TensorTables, graph: Graphs | None, labels: Any, loss: Loss, weights: Any, reduction: str
+    ) -> Tensor:
         """A loss by the kernels."""
         call = self._call(theta, graph)
-        y = check_labels(call.scores.graph, _constant(labels, "labels"), "labels")
-        weight = variable_weights(call.scores.graph, y, _constant(weights, "weights"), None)
+        y, weight = _checked(call.scores.graph, labels, weights)
+        number, d_theta = call.evaluate(loss, y, weight)
+        value = call.output(number)
         if call.needed:
-            value = LossValue.apply(call, loss_of(name), y, weight, *call.tables)
-        else:
-            value = call.output(call.evaluate(loss_of(name), y, weight)[0])
-        if reduction == "sum":
-            return value
-        return value / _refuse_no_weight(y, weight)
+            value = LossValue.apply(value, call.gradients(d_theta), *call.tables)
+        return value if reduction == "sum" else value / _refuse_no_weight(y, weight)
 
     @torch.compiler.disable
-    def map(self, theta: TensorTables, graph: Graphs | None = None) -> torch.Tensor:
+    def map(self, theta: TensorTables, graph: Graphs | None = None) -> Tensor:
         """The best labelling found, (n,) of int64, without gradient: exact where inference is."""
         call = self._call(theta, graph)
         return torch.from_numpy(call.inference.maximise(call.scores)).to(call.device)
@@ -415,7 +370,7 @@ class CRFLayer(torch.nn.Module):
 
     def _each_loss(
         self, theta: TensorTables, labels: ArrayLike, name: str | Loss, weights: ArrayLike | None, graph: Graphs | None
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """One loss per graph, (n_graphs,), each computed on its own."""
         union = _union(self._graphs(graph))
         # refuse what does not fit before it is cut into parts
@@ -423,8 +378,7 @@ class CRFLayer(torch.nn.Module):
             self._layout(union.parts, _device_of(theta)).flat(theta)
         else:
             self._call(theta, union.parts)
-        y = check_labels(union.graph, _constant(labels, "labels"), "labels")
-        weight = variable_weights(union.graph, y, _constant(weights, "weights"), None)
+        y, weight = _checked(union.graph, labels, weights)
         parts = zip(union.parts, _theta_of_parts(union, theta), union.split_variables(y), strict=True)
         shares = [None] * len(union.parts) if weight is None else union.split_variables(weight)
         return torch.stack(
@@ -435,17 +389,16 @@ class CRFLayer(torch.nn.Module):
         )
 
 
-def _tensors_in(theta: Any) -> list[torch.Tensor]:
-    """All tensors of scores, whatever else there may be."""
-    values = theta.values() if isinstance(theta, Mapping) else ()
-    every = [value if isinstance(value, list | tuple) else [value] for value in values]
-    return [table for tables in every for table in tables if isinstance(table, torch.Tensor)]
-
-
 def _device_of(theta: Any) -> torch.device | None:
     """The device of the first tensor."""
-    tensors = _tensors_in(theta)
+    tensors = tensors_of(theta)
     return tensors[0].device if tensors else None
+
+
+def _checked(graph: Graph, labels: Any, weights: Any) -> tuple[Ints, Floats | None]:
+    """Labels and weights of variables as arrays."""
+    y = check_labels(graph, _constant(labels, "labels"), "labels")
+    return y, variable_weights(graph, y, _constant(weights, "weights"), None)
 
 
 def _refuse_no_weight(labels: Ints, weights: Floats | None) -> float:
@@ -477,14 +430,14 @@ def _theta_of_parts(union: Union, theta: TensorTables) -> list[dict[str, Any]]:
 
 def _constant(values: ArrayLike | None, name: str) -> Any:
     """Labels or weights as an array; autograd does not see them."""
-    if not isinstance(values, torch.Tensor):
+    if not isinstance(values, Tensor):
         return values
     if values.requires_grad:
         raise PotentiaError(f"{name} are constants: pass {name}.detach(), they get no gradient.")
     return values.cpu().numpy()
 
 
-def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor | None) -> Any:
+def _of_kind(graph: Graph, kind: str, single: Tensor, flat: Tensor | None) -> Any:
     """Marginals of a kind as users see them: (n_regions, *states), or a list where shapes differ."""
     scope, one = graph.scopes[kind], graph.shared_shape(kind)
     if len(scope) == 0:
@@ -494,8 +447,4 @@ def _of_kind(graph: Graph, kind: str, single: torch.Tensor, flat: torch.Tensor |
         rows = single[variables]
         states = graph.n_states[scope[:, 0]].tolist()
         return rows[:, : one[0]] if one is not None else [row[:n] for row, n in zip(rows, states, strict=True)]
-    if one is not None:
-        return flat.reshape(-1, *one)
-    shapes = graph.table_shapes(kind).tolist()
-    sizes = graph.table_shapes(kind).prod(axis=1).tolist()
-    return [part.reshape(shape) for part, shape in zip(torch.split(flat, sizes), shapes, strict=True)]
+    return shaped(flat, one, graph.table_shapes(kind).tolist())

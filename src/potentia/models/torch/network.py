@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ...base.progress import note
 from ...base.saving import SavedFunction
@@ -200,7 +201,7 @@ class Network(Differentiable):
         """Load the weights before threads ask for scores."""
         self._ready_module()
 
-    def _tensor(self, x: Any) -> torch.Tensor:
+    def _tensor(self, x: Any) -> Tensor:
         """Scores (n, K) of some rows or inputs, through which gradients can be taken."""
         return scores_of(self._module, x, self.n_outputs_, self.batch or _BATCH[self.per])
 
@@ -387,7 +388,7 @@ def to_arrays(state: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors by name as copied arrays."""
     arrays = {}
     for name, value in state.items():
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, Tensor):
             raise PotentiaError(f"{name} of the module's state is a {type(value).__name__}, not a tensor.")
         try:
             arrays[name] = value.detach().cpu().numpy().copy()
@@ -429,7 +430,7 @@ def _check_arrays(name: str, state: Mapping[str, Any], arrays: Mapping[str, Any]
             raise PotentiaError(f"the weights are damaged: {key} holds numbers that are not finite.")
 
 
-def scores_of(module: torch.nn.Module, x: Any, n_outputs: int, most: int) -> torch.Tensor:
+def scores_of(module: torch.nn.Module, x: Any, n_outputs: int, most: int) -> Tensor:
     """Scores (n, K) of rows of features, or of the rows of `Inputs`, of which at most `most` are stacked."""
     if not isinstance(x, Inputs):
         out = _call(module, np.asarray(x))
@@ -439,7 +440,7 @@ def scores_of(module: torch.nn.Module, x: Any, n_outputs: int, most: int) -> tor
                 f"expected {(len(x), n_outputs)}."
             )
         return out
-    tables: list[torch.Tensor] = [torch.empty(0)] * len(x.arrays)
+    tables: list[Tensor] = [torch.empty(0)] * len(x.arrays)
     for group in _equal_shapes(x, most):
         stack = np.stack([x.arrays[k] for k in group])
         for k, table in zip(group, _tables(module, stack, x.sizes[group[0]], n_outputs), strict=True):
@@ -456,7 +457,7 @@ def _equal_shapes(x: Inputs, most: int) -> list[list[int]]:
     return [group[a : a + most] for group in groups.values() for a in range(0, len(group), most)]
 
 
-def _tables(module: torch.nn.Module, stack: Any, n_regions: int, n_outputs: int) -> torch.Tensor:
+def _tables(module: torch.nn.Module, stack: Any, n_regions: int, n_outputs: int) -> Tensor:
     """Scores (B, n_regions, K) of a stack of inputs."""
     out = _call(module, stack)
     shape = tuple(out.shape)
@@ -470,7 +471,7 @@ def _tables(module: torch.nn.Module, stack: Any, n_regions: int, n_outputs: int)
     )
 
 
-def _call(module: torch.nn.Module, values: Any) -> torch.Tensor:
+def _call(module: torch.nn.Module, values: Any) -> Tensor:
     """The module's output; floating-point inputs get the device and precision of its first parameter."""
     name, like = type(module).__name__, next(module.parameters(), torch.empty(0))
     # PyTorch warns of arrays that it must not write to
@@ -482,6 +483,6 @@ def _call(module: torch.nn.Module, values: Any) -> torch.Tensor:
         raise PotentiaError(
             f"the module {name} fails on inputs of shape {tuple(inputs.shape)} and {inputs.dtype}: {first_line(error)}."
         ) from error
-    if not isinstance(out, torch.Tensor):
+    if not isinstance(out, Tensor):
         raise PotentiaError(f"the module {name} returned a {type(out).__name__}, not a tensor of scores.")
     return out

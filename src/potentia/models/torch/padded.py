@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...base.resources import map_items, thread_count
@@ -34,28 +36,22 @@ class PaddedEmissions:
         shape: (batch, steps).
     """
 
-    def __init__(
-        self,
-        emissions: torch.Tensor,
-        start: torch.Tensor,
-        pair: torch.Tensor,
-        end: torch.Tensor,
-        lengths: Ints,
-        batch_first: bool,
-    ) -> None:
+    def __init__(self, emissions: Tensor, tables: Sequence[Tensor], lengths: Ints, batch_first: bool) -> None:
         n_tags, batch = emissions.shape[2], len(lengths)
         steps = emissions.shape[1 if batch_first else 0]
         self.shape, self._threads = (batch, steps), thread_count(None)
         self._blocks = _cuts(batch, int(lengths.sum()) * n_tags**2)
+        names = ("start_transitions", "transitions", "end_transitions")
+        start, pair, end = (_table(table, name) for table, name in zip(tables, names, strict=True))
         self.chains = kernels.PaddedChains(
             scores=_flat(emissions),
             per_sequence=(steps if batch_first else 1) * n_tags,
             per_step=(1 if batch_first else batch) * n_tags,
             n_steps=steps,
             length=lengths,
-            start=_table(start, "start_transitions"),
-            end=_table(end, "end_transitions"),
-            lanes=make_lanes(_table(pair, "transitions")),
+            start=start,
+            end=end,
+            lanes=make_lanes(pair),
         )
 
     def log_partition(self) -> Floats:
@@ -100,7 +96,7 @@ def refuse_bad(values: Floats) -> None:
         )
 
 
-def refuse_bad_sums(values: torch.Tensor, scores: torch.Tensor | None = None) -> None:
+def refuse_bad_sums(values: Tensor, scores: Tensor | None = None) -> None:
     """`refuse_bad` of tensors, and labels whose score is -inf; nothing where PyTorch compiles or has no numbers."""
     if torch.compiler.is_compiling() or values.device.type == "meta":
         return
@@ -117,7 +113,7 @@ def _cuts(batch: int, work: int) -> list[tuple[int, int]]:
     return [(batch * k // n, batch * (k + 1) // n) for k in range(n)]
 
 
-def _flat(emissions: torch.Tensor) -> Any:
+def _flat(emissions: Tensor) -> Any:
     """Emissions flat, float32 or float64; a view where possible."""
     scores = emissions.detach().cpu()
     if scores.dtype not in (torch.float32, torch.float64):
@@ -125,7 +121,7 @@ def _flat(emissions: torch.Tensor) -> Any:
     return scores.contiguous().numpy().reshape(-1)
 
 
-def _table(scores: torch.Tensor, name: str) -> Floats:
+def _table(scores: Tensor, name: str) -> Floats:
     """Scores as an array; refuses NaN, +inf and huge ones."""
     table = to_numpy(scores)
     if not table.max() <= kernels.HIGHEST:  # nor NaN
@@ -137,28 +133,21 @@ class LogLikelihood(torch.autograd.Function):
     """Score of the labels minus log Z, (batch,)."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        emissions: torch.Tensor,
-        start: torch.Tensor,
-        pair: torch.Tensor,
-        end: torch.Tensor,
-        labels: Ints,
-        lengths: Ints,
-        batch_first: bool,
-        eager: bool,
-    ) -> torch.Tensor:
-        """The likelihoods and, if `eager`, at once the gradient of their sum, while a sequence is in the cache."""
-        ctx.sequences, ctx.labels = PaddedEmissions(emissions, start, pair, end, lengths, batch_first), labels
+    def forward(ctx: Any, sequences: PaddedEmissions, labels: Ints, eager: bool, *inputs: Tensor) -> Tensor:
+        """The likelihoods and, if `eager`, at once the gradient of their sum, while a sequence is in the cache.
+
+        inputs: emissions and tables that the sequences were made of.
+        """
+        ctx.sequences, ctx.labels = sequences, labels
         # the kernels' arrays may share memory with these: torch then reports changes in place
-        ctx.save_for_backward(emissions, start, pair, end)
-        ctx.gradient = None
+        ctx.save_for_backward(*inputs)
+        ctx.gradient, (emissions, _, pair, _) = None, inputs
         if eager:
-            log_z, ctx.gradient = ctx.sequences.gradient(np.ones(len(lengths)), labels)
+            log_z, ctx.gradient = sequences.gradient(np.ones(len(labels)), labels)
         else:
-            log_z = ctx.sequences.log_partition()
-        score = np.empty(len(lengths))
-        kernels.score_labels(ctx.sequences.chains, labels, score)
+            log_z = sequences.log_partition()
+        score = np.empty(len(labels))
+        kernels.score_labels(sequences.chains, labels, score)
         if score.min(initial=np.inf) == -np.inf:
             raise PotentiaError(
                 f"tags of sequence {int(np.argmin(score))} have a forbidden (-inf) emission or transition."
@@ -168,7 +157,7 @@ class LogLikelihood(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, d_value: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient times what all sequences have in common, or computed with the weight of each."""
         inputs, weight = ctx.saved_tensors, -to_numpy(d_value)
         common = float(weight[0]) if len(weight) else 0.0
@@ -176,4 +165,4 @@ class LogLikelihood(torch.autograd.Function):
             gradient = tuple(d * common for d in ctx.gradient)
         else:
             gradient = ctx.sequences.gradient(weight, ctx.labels)[1]
-        return (*(tensor_like(d, t) for d, t in zip(gradient, inputs, strict=True)), None, None, None, None)
+        return (None, None, None, *(tensor_like(d, t) for d, t in zip(gradient, inputs, strict=True)))

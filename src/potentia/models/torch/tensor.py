@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ...base.types import Floats, Ints
 from ...graph.structure import Graph
-from .indices import Indices
+from ...inference.messages import MessagePassingMethod
+from .indices import Indices, damped
 
 #: Groups are divided by degree where padding makes more than this many times the slots.
 _PADDING = 1.5
@@ -208,44 +209,53 @@ class _Ready(NamedTuple):
     weight: Tensor
 
 
-def message_passing(
-    plan: PairPlan,
-    scores: TensorScores,
-    iterations: int,
-    uniform: bool,
-    damping: float = 0.0,
-    tol: float = 0.0,
-    pairs: bool = True,
-    value: bool = False,
-    memory: int | None = None,
-) -> PairMarginals:
-    """Coloured message passing with the counting numbers of the plan.
+class Run(NamedTuple):
+    """How iterations run.
 
-    Args:
-        plan: layout of the graph.
-        scores: theta.
-        iterations: every message once each.
-        uniform: whether messages start uniform rather than at zero.
-        damping: weight of old messages.
-        tol: stop when no marginal of a variable changed by more; 0 runs all iterations, as compiled programs do.
-        pairs, value: whether to compute marginals of pairs and the value.
-        memory: bytes that iterations may leave for their reverse; beyond them, segments are run again.
+    iterations: every message once each. tol: stop when no marginal of a variable changed by more; 0 runs all
+    iterations, as compiled programs do. memory: bytes that iterations may leave for their reverse; beyond them,
+    segments are run again. uniform: whether messages start uniform rather than at zero. damping: weight of old
+    messages.
+    """
+
+    iterations: int
+    tol: float
+    memory: int
+    uniform: bool = False
+    damping: float = 0.0
+
+    @property
+    def all_at_once(self) -> bool:
+        """Whether the number of iterations does not depend on changes."""
+        return self.tol <= 0.0 or torch.compiler.is_compiling()
+
+    @classmethod
+    def of(cls, inference: Any, memory: int) -> Run:
+        """Iterations as a method's options ask for them."""
+        options = int(inference.iterations), float(inference.tol), memory
+        if isinstance(inference, MessagePassingMethod):
+            return cls(*options, inference.uniform_start, float(inference.damping or 0.0))
+        return cls(*options)
+
+
+def message_passing(
+    plan: PairPlan, scores: TensorScores, run: Run, pairs: bool = True, value: bool = False
+) -> PairMarginals:
+    """Coloured message passing with the counting numbers of the plan; with marginals of pairs and the value, if asked
+    for.
     """
     ready = _prepare(plan, scores)
-    lam = [_first_messages(group, part, uniform) for group, part in zip(plan.groups, ready, strict=True)]
+    lam = [_first_messages(group, part, run.uniform) for group, part in zip(plan.groups, ready, strict=True)]
 
     def some(count: int, *lam: Tensor) -> tuple[Tensor, ...]:
         """`count` iterations, colour by colour."""
         state = list(lam)
         for _ in range(count):
             for number, group in enumerate(plan.groups):
-                state[number] = _update(group, ready[number], state, number, damping)[0]
+                state[number] = _update(group, ready[number], state, number, run.damping)[0]
         return tuple(state)
 
-    if tol > 0.0 and not torch.compiler.is_compiling():
-        lam = _until(plan, ready, lam, iterations, damping, tol)
-    else:
-        lam = list(in_segments(some, lam, iterations, memory))
+    lam = list(in_segments(some, lam, run)) if run.all_at_once else _until(plan, ready, lam, run)
     beliefs = [_heard(group, part, _source(group, lam))[1] for group, part in zip(plan.groups, ready, strict=True)]
     variables = torch.cat([torch.softmax(b, 0) for b in beliefs], -1).index_select(-1, plan.order)
     joint = _joint(plan, scores, lam) if pairs or value else None
@@ -303,43 +313,51 @@ def _update(group: Group, ready: _Ready, lam: list[Tensor], number: int, damping
     new = torch.where(wide == -torch.inf, -torch.inf, wide - log_m)
     # shifts change nothing, but the rounding of their cotangents would grow
     new = (new - new.amax(0, keepdim=True)).flatten(2)
-    if damping:
-        old = lam[number]
-        both = (new > -torch.inf) & (old > -torch.inf)
-        new = torch.where(both, (1.0 - damping) * new + damping * torch.where(both, old, 0.0), new)
-    return new, belief
+    return damped(new, lam[number], damping), belief
 
 
-def _until(
-    plan: PairPlan, ready: list[_Ready], lam: list[Tensor], iterations: int, damping: float, tol: float
-) -> list[Tensor]:
+def _until(plan: PairPlan, ready: list[_Ready], lam: list[Tensor], run: Run) -> list[Tensor]:
     """Iterations until no marginal changes by more than `tol`."""
     before: list[Tensor] = []
     state = list(lam)
-    for _ in range(iterations):
+    for _ in range(run.iterations):
         beliefs = []
         for number, group in enumerate(plan.groups):
-            state[number], belief = _update(group, ready[number], state, number, damping)
+            state[number], belief = _update(group, ready[number], state, number, run.damping)
             beliefs.append(torch.softmax(belief.detach(), 0))
-        if before and all(float((a - b).abs().max()) < tol for a, b in zip(beliefs, before, strict=True) if a.numel()):
+        if before and all(
+            float((a - b).abs().max()) < run.tol for a, b in zip(beliefs, before, strict=True) if a.numel()
+        ):
             break
         before = beliefs
     return state
 
 
-def in_segments(
-    some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], iterations: int, memory: int | None
-) -> tuple[Tensor, ...]:
+def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], run: Run) -> tuple[Tensor, ...]:
     """All iterations; if their reverse needs more than `memory`, in segments that are run again backwards."""
+    iterations = run.iterations
     # an iteration leaves about six tensors of the size of its messages
     size = 6 * sum(t.numel() * t.element_size() for t in state)
-    if torch.compiler.is_compiling() or memory is None or iterations * size <= memory or not torch.is_grad_enabled():
+    if torch.compiler.is_compiling() or iterations * size <= run.memory or not torch.is_grad_enabled():
         return some(iterations, *state)
     every, done, now = int(np.ceil(np.sqrt(iterations))), 0, tuple(state)
     while done < iterations:
         now = checkpoint(some, min(every, iterations - done), *now, use_reentrant=False)
         done += every
     return now
+
+
+def settled(some: Callable[..., tuple[Tensor, ...]], first: list[Tensor], run: Run) -> tuple[Tensor, ...]:
+    """All iterations, or with a tolerance one by one until nothing changes by as much."""
+    if run.all_at_once:
+        return in_segments(some, first, run)
+    state = tuple(first)
+    for done in range(run.iterations):
+        before, state = state, some(1, *state)
+        pairs = zip(state, before, strict=True)
+        if done and all(float((a - b).detach().abs().max()) < run.tol for a, b in pairs if a.numel()):
+            break
+    return state
 
 
 def pair_tables(scores: TensorScores) -> Tensor:
@@ -387,14 +405,7 @@ def _value(plan: PairPlan, scores: TensorScores, lam: list[Tensor], joint: Tenso
 
 
 def mean_field(
-    plan: PairPlan,
-    scores: TensorScores,
-    iterations: int,
-    fields: Field | None = None,
-    tol: float = 0.0,
-    pairs: bool = True,
-    value: bool = False,
-    memory: int | None = None,
+    plan: PairPlan, scores: TensorScores, run: Run, fields: Field | None = None, pairs: bool = True, value: bool = False
 ) -> PairMarginals:
     """Coloured coordinate ascent from uniform marginals; arguments as those of `message_passing`.
 
@@ -421,10 +432,7 @@ def mean_field(
                 state[number] = torch.softmax(ready[number].node + own + _expected(group, ready[number], state), 0)
         return tuple(state)
 
-    if tol > 0.0 and not torch.compiler.is_compiling():
-        q = _settled(some, q, iterations, tol)
-    else:
-        q = list(in_segments(some, q, iterations, memory))
+    q = list(settled(some, q, run))
     variables = torch.cat(q, -1).index_select(-1, plan.order)
     product = _products(plan, variables) if pairs or value else None
     total = _free_energy(scores, variables, product, fields) if value and product is not None else None
@@ -440,17 +448,6 @@ def _expected(group: Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
     sums = table * (near - near.sum(0, keepdim=True)) if table.dim() == 2 else (table * near).sum(1)
     real = (ready.weight != 0).to(near.dtype)
     return (sums.reshape(*sums.shape[:2], *group.shape) * real).sum(2)
-
-
-def _settled(some: Callable[..., tuple[Tensor, ...]], q: list[Tensor], iterations: int, tol: float) -> list[Tensor]:
-    """Iterate one by one until no marginal changes by `tol`."""
-    for done in range(iterations):
-        new = list(some(1, *q))
-        change = max(float((a - b).detach().abs().max()) for a, b in zip(new, q, strict=True) if a.numel())
-        q = new
-        if done and change < tol:
-            break
-    return q
 
 
 def _products(plan: PairPlan, variables: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .indices import safe_log_sum
+
 #: Entries of pair marginals that are computed at a time.
 _CHUNK = 2**22
 
@@ -123,15 +125,15 @@ def log_partition(c: Chains) -> Tensor:
     return out
 
 
-def path_score(c: Chains, tags: Tensor) -> Tensor:
-    """Score of the tags (B, T) of every sequence, (B,)."""
+def path_score(c: Chains, tags: Tensor, begins: Tensor | None = None) -> Tensor:
+    """Score of the tags (B, T) of every sequence, (B,); with `begins` only transitions to those tokens count."""
     rows = torch.arange(tags.shape[0], device=tags.device)
     label = torch.where(c.mask, tags, 0)
     single = c.emissions.gather(2, label.unsqueeze(2))[:, :, 0]
     pair = c.pair[label[:, :-1], label[:, 1:]]
     score = c.start[label[:, 0]] + c.end[label[rows, c.last]]
     score = score + torch.where(c.mask, single, 0.0).sum(1)
-    return score + torch.where(c.mask[:, 1:], pair, 0.0).sum(1)
+    return score + torch.where((c.mask if begins is None else begins)[:, 1:], pair, 0.0).sum(1)
 
 
 def marginals(c: Chains) -> Tensor:
@@ -179,14 +181,6 @@ def k_best_paths(c: Chains, k: int) -> tuple[Tensor, Tensor]:
 # -- segments
 
 
-def _safe_sum(values: Tensor, dim: int) -> Tensor:
-    """log sum exp without NaN in the gradient where everything is -inf."""
-    peak = values.detach().amax(dim, keepdim=True)
-    peak = torch.where(peak == -torch.inf, 0.0, peak)
-    total = torch.exp(values - peak).sum(dim)
-    return torch.where(total > 0, torch.log(torch.where(total > 0, total, 1.0)) + peak.squeeze(dim), -torch.inf)
-
-
 def segment_scores(c: Chains, segments: Tensor) -> Tensor:
     """Scores of whole segments that begin at a token, (B, T, D, L): their own and their tokens'; -inf past the end."""
     n_steps, longest = segments.shape[1:3]
@@ -205,31 +199,22 @@ def segment_scores(c: Chains, segments: Tensor) -> Tensor:
     return torch.stack(scores, 2)
 
 
-class _SegmentSums(NamedTuple):
-    """log-sums: `begin` of all before a segment that begins at t, `end` of all after one that ends at t, (B, T, L)."""
-
-    begin: Tensor
-    end: Tensor
-    whole: Tensor
-    log_z: Tensor
-
-
 def _segment_begins(c: Chains, scores: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """log-sums before segments that begin at every token, and of all up to those that end there."""
     n_steps, longest = scores.shape[1:3]
     begin, ended = [c.start.expand_as(scores[:, 0, 0])], []
     for t in range(n_steps):
         parts = [begin[t - d] + scores[:, t - d, d] for d in range(min(longest, t + 1))]
-        ended.append(_safe_sum(torch.stack(parts), 0))
+        ended.append(safe_log_sum(torch.stack(parts), 0))
         if t + 1 < n_steps:
-            begin.append(_safe_sum(ended[t].unsqueeze(2) + c.pair, 1))
+            begin.append(safe_log_sum(ended[t].unsqueeze(2) + c.pair, 1))
     return begin, ended
 
 
 def _segment_log_z(c: Chains, ended: list[Tensor]) -> Tensor:
     """log Z from sums over segmentations that end at each sequence's last token."""
     rows = torch.arange(c.mask.shape[0], device=c.mask.device)
-    return _safe_sum(torch.stack(ended)[c.last, rows] + c.end, 1)
+    return safe_log_sum(torch.stack(ended)[c.last, rows] + c.end, 1)
 
 
 def segment_log_partition(c: Chains, segments: Tensor) -> Tensor:
@@ -246,10 +231,10 @@ def segment_marginals(c: Chains, segments: Tensor) -> Tensor:
     none = torch.full_like(begin[0], -torch.inf)
     end, whole = [none] * n_steps, [none] * n_steps
     for t in range(n_steps - 1, -1, -1):
-        on = none if t + 1 == n_steps else _safe_sum(whole[t + 1].unsqueeze(1) + c.pair, 2)
+        on = none if t + 1 == n_steps else safe_log_sum(whole[t + 1].unsqueeze(1) + c.pair, 2)
         end[t] = torch.where((c.last == t).unsqueeze(1), c.end, on)
         parts = [scores[:, t, d] + end[t + d] for d in range(min(longest, n_steps - t))]
-        whole[t] = _safe_sum(torch.stack(parts), 0)
+        whole[t] = safe_log_sum(torch.stack(parts), 0)
     after = torch.stack(end, 1)
     pads = [torch.cat([after[:, d:], after[:, :d]], 1) if d < n_steps else after for d in range(longest)]
     log_p = torch.stack(begin, 1).unsqueeze(2) + scores + torch.stack(pads, 2) - log_z[:, None, None, None]
@@ -312,9 +297,4 @@ def segmentation_score(c: Chains, segments: Tensor, tags: Tensor, begins: Tensor
     label = torch.where(c.mask, tags, 0)
     flat = segments.flatten(2).gather(2, ((size - 1).clamp(0, longest - 1) * segments.shape[3] + label).unsqueeze(2))
     flat = torch.where(size.unsqueeze(2) <= longest, flat, -torch.inf)[:, :, 0]
-    score = torch.where(begins, flat, 0.0).sum(1)
-    single = c.emissions.gather(2, label.unsqueeze(2))[:, :, 0]
-    pair = torch.where(begins[:, 1:], c.pair[label[:, :-1], label[:, 1:]], 0.0).sum(1)
-    rows = torch.arange(tags.shape[0], device=tags.device)
-    score = score + torch.where(c.mask, single, 0.0).sum(1) + pair
-    return score + c.start[label[:, 0]] + c.end[label[rows, c.last]]
+    return torch.where(begins, flat, 0.0).sum(1) + path_score(c, tags, begins)

@@ -15,7 +15,7 @@ from ...gradients.truncated import Truncated
 from ...graph.structure import Graph
 from ...inference.base import Inference
 from ...inference.mean_field import MeanField
-from .indices import Indices
+from .indices import Indices, checked_tensors, common_type, shaped, tensors_of
 from .tensor_losses import LossIndex, TensorLoss, why_no_loss
 from .tensor_method import TensorMethod, why_not_tensor
 
@@ -85,14 +85,7 @@ class TensorLayer(torch.nn.Module):
         for name, tables in theta.items():
             if name not in self.method.kinds:
                 raise PotentiaError(f"theta names kind {name!r}, but the graph's kinds are {list(self.method.kinds)}.")
-            every = [tables] if isinstance(tables, torch.Tensor) else tables
-            if not isinstance(every, Sequence) or not all(isinstance(t, torch.Tensor) for t in every):
-                raise PotentiaError(
-                    f"theta[{name!r}] must be a tensor, or a list of tensors where state counts are mixed, "
-                    f"not a {type(tables).__name__}."
-                )
-            if not all(table.is_floating_point() for table in every):
-                raise PotentiaError(f"theta[{name!r}] must hold floating-point numbers.")
+            every = checked_tensors(name, tables)
             self._check_shape(name, tables, every)
 
     def _check_shape(self, name: str, tables: Any, every: Sequence[Tensor]) -> None:
@@ -121,7 +114,7 @@ class TensorLayer(torch.nn.Module):
         if "variables" in self.method.kinds:
             raise PotentiaError("a kind named 'variables' collides with the marginals of the variables.")
         mu = self.method(self.flat(theta))
-        dtype = common_type(theta)
+        dtype = common_type(tensors_of(theta))
         if not in_program() and mu.variables.device.type != "meta" and bool(torch.isnan(mu.variables).any()):
             raise InfeasibleError("no labelling has a finite score: some variable is left without a state.")
         out: dict[str, Any] = {"variables": mu.variables.to(dtype)}
@@ -135,17 +128,8 @@ class TensorLayer(torch.nn.Module):
                 else:
                     out[name] = [row[:n] for row, (n,) in zip(rows, self.mixed[name], strict=True)]
             else:
-                out[name] = self._tables(name, mu.cliques[name].to(dtype))
+                out[name] = shaped(mu.cliques[name].to(dtype), kind.shape, self.mixed.get(name, ()))
         return out
-
-    def _tables(self, name: str, flat: Tensor) -> Any:
-        """Flat tables of a kind in their shapes."""
-        kind = self.method.kinds[name]
-        if kind.shape is not None:
-            return flat.reshape(-1, *kind.shape)
-        shapes = self.mixed[name]
-        parts = torch.split(flat, [int(np.prod(shape)) for shape in shapes])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def loss(self, theta: Mapping[str, Any], labels: Tensor, loss: Loss, weights: Tensor | None) -> Tensor:
         """The loss, summed; labels (n,) and weights (n,) have been checked."""
@@ -160,7 +144,7 @@ class TensorLayer(torch.nn.Module):
         value = TensorLoss(self.method, self.losses, flat, labels, weights)(loss)
         if not in_program() and value.device.type != "meta" and bool(torch.isnan(value)):
             raise InfeasibleError("no labelling has a finite score, or the labels have a forbidden (-inf) one.")
-        return value.to(common_type(theta))
+        return value.to(common_type(tensors_of(theta)))
 
     def _refuse_forbidden(self, flat: Tensor, labels: Tensor) -> None:
         """Refuse labels that their variables' scores forbid."""
@@ -168,12 +152,3 @@ class TensorLayer(torch.nn.Module):
         bad = torch.nonzero((own == -torch.inf) & (labels >= 0)).flatten().tolist()
         if bad:
             raise PotentiaError(f"variable {bad[0]} has the label {int(labels[bad[0]])}, which its scores forbid.")
-
-
-def common_type(theta: Mapping[str, Any]) -> torch.dtype:
-    """The common type of the scores."""
-    tables = [t for value in theta.values() for t in ([value] if isinstance(value, torch.Tensor) else value)]
-    dtype = tables[0].dtype if tables else torch.get_default_dtype()
-    for table in tables:
-        dtype = torch.promote_types(dtype, table.dtype)
-    return dtype

@@ -210,7 +210,7 @@ class TensorLoss:
         own = self._weights()
         total = self.index.variables.total.to(flat.dtype)
         rows = _product(self.method.singles(flat).T, mu.variables).sum(1)
-        value = (own * (rows - total * _plog(mu.variables, mu.variables).sum(1))).sum()
+        value = (own * (rows - total * (mu.variables * _safe_log(mu.variables)).sum(1))).sum()
         log_single = _safe_log(mu.variables).flatten()
         for kind, block in self.index.tables:
             where = self.method.kinds[kind]
@@ -258,11 +258,6 @@ def _tiny(p: Tensor) -> float:
 def _safe_log(p: Tensor) -> Tensor:
     """log p, zero where p is."""
     return torch.log(torch.where(p > _tiny(p), p, 1.0))
-
-
-def _plog(p: Tensor, q: Tensor) -> Tensor:
-    """p log q, 0 where p is 0."""
-    return p * _safe_log(q)
 
 
 def _product(theta: Tensor, mu: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from ...inference.engine import check_counting
 from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs
-from .indices import Indices
-from .tensor import PairPlan, TensorScores, mean_field, message_passing
+from .indices import Indices, tensors_of, working_type
+from .tensor import PairPlan, Run, TensorScores, mean_field, message_passing
 from .tensor_regions import ProductPlan, RegionPlan, region_mean_field, region_messages, region_starts
 
 
@@ -68,13 +68,10 @@ class TensorMethod(torch.nn.Module):
         reason = why_not_tensor(inference)
         if reason is not None:
             raise PotentiaError(reason)
-        method: Any = inference
-        self.n_variables, self.memory = graph.n_variables, memory
-        self.iterations, self.tol = int(method.iterations), float(method.tol)
-        self.uniform, self.damping, self.product = False, 0.0, isinstance(inference, MeanField)
+        self.n_variables, self.run = graph.n_variables, Run.of(inference, memory)
+        self.product = isinstance(inference, MeanField)
         self.plan: PairPlan | RegionPlan | ProductPlan
         if isinstance(inference, MessagePassingMethod):
-            self.uniform, self.damping = inference.uniform_start, float(inference.damping or 0.0)
             self.plan = message_plan(graph, inference)
         else:
             self.plan = PairPlan(graph) if graph.max_order <= 2 else ProductPlan(graph)
@@ -109,8 +106,7 @@ class TensorMethod(torch.nn.Module):
 
     def flat(self, theta: Mapping[str, Any]) -> Tensor:
         """Scores per kind as one tensor of all regions' own tables, of float32 or float64; missing kinds are zero."""
-        tables = [t for value in theta.values() for t in ([value] if isinstance(value, torch.Tensor) else value)]
-        dtype, device = working_type(tables), self.index.single.device
+        dtype, device = working_type(tensors_of(theta)), self.index.single.device
         parts = []
         for name, kind in self.kinds.items():
             value = theta.get(name)
@@ -145,9 +141,9 @@ class TensorMethod(torch.nn.Module):
         if isinstance(plan, PairPlan):
             return self._of_pairs(plan, flat, cliques, value)
         if isinstance(plan, RegionPlan):
-            mu = region_messages(plan, flat, self.iterations, self.uniform, self.damping, self.tol, value, self.memory)
+            mu = region_messages(plan, flat, self.run, value)
         else:
-            mu = region_mean_field(plan, flat, self.iterations, self.tol, value, self.memory)
+            mu = region_mean_field(plan, flat, self.run, value)
         variables = torch.cat([mu.regions, mu.regions.new_zeros(1)])[self.index.single].T
         tables = {n: mu.regions[k.start : k.stop] for n, k in self.kinds.items() if k.order > 1 and k.n_regions}
         return TensorMarginals(variables, tables if cliques else {}, mu.value)
@@ -155,11 +151,10 @@ class TensorMethod(torch.nn.Module):
     def _of_pairs(self, plan: PairPlan, flat: Tensor, cliques: bool, value: bool) -> TensorMarginals:
         """Marginals by message passing or mean field over pairs."""
         scores = self._pair_scores(flat)
-        options: dict[str, Any] = {"tol": self.tol, "pairs": cliques, "value": value, "memory": self.memory}
         if self.product:
-            mu = mean_field(plan, scores, self.iterations, None, **options)
+            mu = mean_field(plan, scores, self.run, None, cliques, value)
         else:
-            mu = message_passing(plan, scores, self.iterations, self.uniform, self.damping, **options)
+            mu = message_passing(plan, scores, self.run, cliques, value)
         tables: dict[str, Tensor] = {}
         if mu.pairs is not None:
             joint = mu.pairs[:, :, 0].permute(2, 0, 1).reshape(-1)
@@ -182,11 +177,3 @@ def message_plan(graph: Graph, inference: MessagePassingMethod) -> PairPlan | Re
     pair = np.flatnonzero(regions.order == 2)
     check_counting(graph, counting, np.repeat(pair, 2), regions.single[graph.pairs].ravel())
     return PairPlan(graph, (counting[pair], counting[regions.single]))
-
-
-def working_type(tensors: list[Tensor]) -> torch.dtype:
-    """The type that computes with these: their common one, but at least float32."""
-    dtype = torch.float32 if tensors else torch.get_default_dtype()
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    return dtype

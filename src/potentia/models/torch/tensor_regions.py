@@ -18,8 +18,8 @@ from ...graph.regions import runs
 from ...graph.structure import Graph
 from ...inference.engine import Entropy, check_counting
 from ...inference.region_engine import region_order
-from .indices import Indices
-from .tensor import in_segments
+from .indices import Indices, damped, safe_log_sum
+from .tensor import Run, in_segments, settled
 
 _FORBIDDEN = -1e30
 
@@ -134,47 +134,34 @@ def _belief(theta: Tensor, lam: Tensor, down: Tensor, up: Tensor) -> Tensor:
     return theta + ended[down].sum(-1) + _negated(ended[up]).sum(-1)
 
 
-def _log_sum(values: Tensor) -> Tensor:
-    """log sum exp over the last axis, without NaN in the gradient where everything is -inf."""
-    peak = values.detach().amax(-1, keepdim=True)
-    peak = torch.where(peak == -torch.inf, 0.0, peak)
-    total = torch.exp(values - peak).sum(-1)
-    return torch.where(total > 0, torch.log(torch.where(total > 0, total, 1.0)) + peak[..., 0], -torch.inf)
-
-
-def region_messages(
-    plan: RegionPlan,
-    theta: Tensor,
-    iterations: int,
-    uniform: bool,
-    damping: float = 0.0,
-    tol: float = 0.0,
-    value: bool = False,
-    memory: int | None = None,
-) -> RegionMarginals:
+def region_messages(plan: RegionPlan, theta: Tensor, run: Run, value: bool = False) -> RegionMarginals:
     """Coloured message passing of scores (N,) in the order of `Graph.regions`; arguments as `message_passing`."""
     dtype, every = theta.dtype, plan.every
     own = theta[every.child]
-    lam = own * every.first.to(dtype) if uniform else torch.where(own == -torch.inf, -torch.inf, torch.zeros_like(own))
+    lam = (
+        own * every.first.to(dtype)
+        if run.uniform
+        else torch.where(own == -torch.inf, -torch.inf, torch.zeros_like(own))
+    )
     counting, weight = every.counting.to(dtype), every.first.to(dtype)
 
     def some(count: int, lam: Tensor) -> tuple[Tensor]:
         """`count` iterations, colour by colour."""
         for _ in range(count):
             for group in plan.groups:
-                lam = _update(group, theta, lam, counting, weight, damping)
+                lam = _update(group, theta, lam, counting, weight, run.damping)
         return (lam,)
 
-    if tol > 0.0 and not torch.compiler.is_compiling():
+    if run.all_at_once:
+        (lam,) = in_segments(some, [lam], run)
+    else:
         before = None
-        for _ in range(iterations):
+        for _ in range(run.iterations):
             (lam,) = some(1, lam)
             now = _read(plan, theta.detach(), lam.detach(), counting)
-            if before is not None and float((now - before).abs().max()) < tol:
+            if before is not None and float((now - before).abs().max()) < run.tol:
                 break
             before = now
-    else:
-        (lam,) = in_segments(some, [lam], iterations, memory)
     return RegionMarginals(_read(plan, theta, lam, counting), _value(plan, theta, lam) if value else None)
 
 
@@ -183,7 +170,7 @@ def _heard(group: Any, theta: Tensor, lam: Tensor, counting: Tensor) -> tuple[Te
     b = _ended(_belief(theta[group.above], lam, group.above_down, group.above_up), -torch.inf)
     own, c = lam[group.sent], counting[group.sent]
     dead = own == -torch.inf
-    m = c * _log_sum(b[group.sum] / c.unsqueeze(-1)) - torch.where(dead, 0.0, own)
+    m = c * safe_log_sum(b[group.sum] / c.unsqueeze(-1), -1) - torch.where(dead, 0.0, own)
     m = torch.where(dead, -torch.inf, m)
     q = theta[group.entries] + _ended(lam, 0.0)[group.entries_down].sum(-1)
     return m, q + _ended(m, 0.0)[group.entries_up].sum(-1)
@@ -195,11 +182,7 @@ def _update(group: Any, theta: Tensor, lam: Tensor, counting: Tensor, weight: Te
     q = q[group.entry]
     new = torch.where(q == -torch.inf, -torch.inf, weight[group.sent] * q - m)
     new = new - _ended(new, -torch.inf)[group.peak].amax(-1)[group.link]
-    if damping:
-        old = lam[group.sent]
-        both = (new > -torch.inf) & (old > -torch.inf)
-        new = torch.where(both, (1.0 - damping) * new + damping * torch.where(both, old, 0.0), new)
-    return lam.index_copy(0, group.sent, new)
+    return lam.index_copy(0, group.sent, damped(new, lam[group.sent], damping))
 
 
 def _read(plan: RegionPlan, theta: Tensor, lam: Tensor, counting: Tensor) -> Tensor:
@@ -220,7 +203,7 @@ def _value(plan: RegionPlan, theta: Tensor, lam: Tensor) -> Tensor:
         c, own = table.counting.to(b.dtype), b[table.at]
         dead = own == -torch.inf
         scaled = torch.where(dead, 0.0, own) / torch.where(c == 0, 1.0, c).unsqueeze(1)
-        smooth = c * _log_sum(torch.where(dead, -torch.inf, scaled))
+        smooth = c * safe_log_sum(torch.where(dead, -torch.inf, scaled), -1)
         value = value + torch.where(c == 0, own.amax(1), smooth).sum()
     return value
 
@@ -285,9 +268,7 @@ def expected_scores(plan: ProductPlan, theta: Tensor, q: Tensor) -> Tensor:
     return _field(plan.groups[0], table, q, plan.every.label.shape[1] - 1)
 
 
-def region_mean_field(
-    plan: ProductPlan, theta: Tensor, iterations: int, tol: float = 0.0, value: bool = False, memory: int | None = None
-) -> RegionMarginals:
+def region_mean_field(plan: ProductPlan, theta: Tensor, run: Run, value: bool = False) -> RegionMarginals:
     """Coloured coordinate ascent from uniform marginals; scores and marginals as in `region_messages`."""
     every = plan.every
     ended = _ended(theta, -torch.inf)
@@ -304,14 +285,7 @@ def region_mean_field(
                 q = q.index_copy(0, group.variables, torch.softmax(node[group.variables] + field, 1))
         return (q,)
 
-    if tol > 0.0 and not torch.compiler.is_compiling():
-        for done in range(iterations):
-            (new,) = some(1, q)
-            change, q = float((new - q).detach().abs().max()), new
-            if done and change < tol:
-                break
-    else:
-        (q,) = in_segments(some, [q], iterations, memory)
+    (q,) = settled(some, [q], run)
     product, flat = torch.ones_like(theta), _ended(q.flatten(), 1.0)
     for axis in range(every.label.shape[1]):
         product = product * flat[every.label[:, axis]]
