@@ -22,7 +22,7 @@ import potentia as pt
 import reference as ref
 from potentia.app.cli import main
 from potentia.base.types import InfeasibleError, PotentiaError
-from potentia.graph.scores import Scores, score_labels
+from potentia.graph.scores import Scores, score_labels, trivial_bound
 from potentia.inference.clock import Clock
 from potentia.inference.map import moves, portfolio
 from potentia.inference.map.dual import ascend, dual
@@ -35,7 +35,7 @@ from potentia.inference.map.moves import (
     roof_duality,
     solve_components,
 )
-from potentia.inference.map.task import SearchTask, penalty, reduce, trivial_bound
+from potentia.inference.map.task import SearchTask, penalty, reduce
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
 from zoo import Problem, problems, random_models, scores, zoo
