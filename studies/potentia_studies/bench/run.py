@@ -31,9 +31,14 @@ def _starts(quick: bool) -> Rows:
         "first mean-field call": call + timed.format("pt.MeanField().infer(g, t)"),
     }
     return [
-        {"what": name, "seconds": min(float(subprocess.check_output([sys.executable, "-c", script])) for _ in range(1 if quick else 2))}
+        {
+            "what": name,
+            "seconds": min(
+                float(subprocess.check_output([sys.executable, "-c", script])) for _ in range(1 if quick else 2)
+            ),
+        }
         for name, script in scripts.items()
-    ]  # fmt: skip
+    ]
 
 
 PARTS = (
