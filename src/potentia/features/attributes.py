@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, count, pairwise, repeat
 from numbers import Real
@@ -59,11 +59,36 @@ def _hashes(names: Mapping[str, int] | Sequence[str]) -> Any:
 
 #: Names from which on a table finds them faster than a dictionary; as many are looked up at a time.
 _MANY_NAMES = 20_000
-#: Most names that are found again by key and value, without putting them together.
+#: Most features that are found again by key and value, without putting their names together.
 _MAX_KNOWN = 1 << 16
-_NONE: Mapping[str, int] = {}
 #: Arrays with larger numbers are kept in double precision, so that numbers far from zero can be centred.
 _MAX_SINGLE = 2.0**16
+
+
+class KnownFeatures(dict[Any, int]):
+    """Numbers of features (key, value) that are attributes of value 1; others raise a KeyError.
+
+    number: of a name, None if it has none. unknown: of features that have none or are zero; None raises for zeros.
+    """
+
+    def __init__(self, number: Callable[[str], int | None], unknown: int | None) -> None:
+        self.number, self.unknown = number, unknown
+
+    def __missing__(self, feature: tuple[Any, Any]) -> int:
+        """Find a feature's number, and keep it while there is room."""
+        key, value = feature
+        if type(value) is str:
+            found = self.number(f"{key}:{value}")
+        elif type(value) not in (bool, int, float) or value not in (0, 1) or (not value and self.unknown is None):
+            raise KeyError(feature)
+        else:
+            found = self.number(key) if value else None
+        if found is None:
+            assert self.unknown is not None
+            found = self.unknown
+        if len(self) < _MAX_KNOWN and type(key) is str:  # 1 and True are equal, but not their names
+            self[feature] = found
+        return found
 
 
 #: Columns of dense features by name, (first, end).
@@ -107,7 +132,7 @@ class AttributeIndex:
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
         self.template = template
         self._table: NameTable | None = None
-        self._known: dict[str, dict[str, int]] = {}
+        self._known: KnownFeatures | None = None
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -126,7 +151,7 @@ class AttributeIndex:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the tables, which are of use in this process only."""
-        return self.__dict__ | {"_table": None, "_known": {}}
+        return self.__dict__ | {"_table": None, "_known": None}
 
     def find(self, names: list[str]) -> Any:
         """Numbers of many names, the one after the last for unknown ones."""
@@ -144,7 +169,8 @@ class AttributeIndex:
             return _in_rows(codes.astype(np.int32), lengths)
         growing: defaultdict[str, int] = defaultdict(count().__next__)
         number = growing.__getitem__
-        encoded = _Encoder(number, partial(_numbers, number), self.columns, True).encode(X, first)
+        known = KnownFeatures(number, None)
+        encoded = _Encoder(known, partial(_numbers, number), self.columns, True).encode(X, first)
         strange = [name for name in growing if not isinstance(name, str)]
         if strange:
             raise PotentiaError(f"X has a feature named {_shown(strange[0])}; names must be texts.")
@@ -160,8 +186,9 @@ class AttributeIndex:
         if self.template is not None:
             names, codes, lengths = self.template.items(X, first=first)
             return _in_rows(self.find(names)[codes], lengths)
-        encoder = _Encoder(self.numbers.get, self.find, self.columns, False, self._known)
-        tokens, dense = encoder.encode(X, first)
+        if self._known is None:
+            self._known = KnownFeatures(self.numbers.get, len(self.numbers))
+        tokens, dense = _Encoder(self._known, self.find, self.columns, False).encode(X, first)
         if not self.is_centred:
             return tokens, dense
         offsets = self.centring()
@@ -195,21 +222,12 @@ def _numbers(number: Any, names: Sequence[str], *unknown: Iterable[int]) -> Any:
 class _Encoder:
     """Turns tokens into items, one sequence after another.
 
-    number: of one name, None if it has none. find: numbers of many names. grows: unknown names and arrays get numbers.
-    known: numbers of names "key:value" by key and value, to which found ones are added; None to keep none.
+    known: numbers of features. find: numbers of many names. grows: unknown names and arrays get numbers.
     """
 
-    def __init__(
-        self,
-        number: Any,
-        find: Any,
-        columns: dict[str, tuple[int, int]],
-        grows: bool,
-        known: dict[str, dict[str, int]] | None = None,
-    ) -> None:
-        self.number, self.find, self.columns, self.grows, self.first = number, find, columns, grows, 0
-        self.known: dict[str, dict[str, int]] = {} if known is None else known
-        self.room = 0 if known is None else _MAX_KNOWN - sum(map(len, known.values()))
+    def __init__(self, known: KnownFeatures, find: Any, columns: dict[str, tuple[int, int]], grows: bool) -> None:
+        self.known, self.number, self.find, self.columns, self.grows = known, known.number, find, columns, grows
+        self.first = 0
         #: Names whose numbers are to be found.
         self.pending: list[str] = []
         #: Attributes of finished sequences, and of the current one.
@@ -282,6 +300,8 @@ class _Encoder:
     def _sequence(self, row: int, tokens: list[Any], dictionaries: bool) -> None:
         """A sequence of tokens in any form, or of dictionaries only."""
         self._flush()
+        if dictionaries and self._plain(tokens):
+            return
         blocks: list[tuple[int, int, Any]] = []
         self.items = []
         if dictionaries:
@@ -307,19 +327,30 @@ class _Encoder:
         if self.columns:
             self._dense_rows(len(tokens), blocks)
 
+    def _plain(self, tokens: list[dict[Any, Any]]) -> bool:
+        """Tokens whose features are texts or 0 or 1, which is faster; False for others."""
+        lengths = [*map(len, tokens)]
+        features = chain.from_iterable(map(dict.items, tokens))
+        try:
+            self.chunks.append(np.fromiter(map(self.known.__getitem__, features), np.int32, sum(lengths)))
+        except (KeyError, TypeError):  # another value, or one that is no key, such as a list
+            return False
+        self.item_ptr.extend([*accumulate(lengths, initial=self.n_items)][1:])
+        self.n_items = self.item_ptr[-1]
+        if self.columns:
+            self._dense_rows(len(tokens), [])
+        return True
+
     def _features(self, row: int, first: int, tokens: list[dict[Any, Any]], blocks: list[Any]) -> None:
-        """Tokens as dictionaries; the loop over texts and numbers is what encoding takes its time for."""
-        items, add, number, known = self.items, self.items.append, self.number, self.known.get
+        """Tokens as dictionaries."""
+        items, number, known = self.items, self.number, self.known
         for place, token in enumerate(tokens, first):
-            for key, value in token.items():
+            for feature in token.items():
+                key, value = feature
                 kind = type(value)
+                k: int | None
                 if kind is str:
-                    k = known(key, _NONE).get(value)
-                    if k is None:
-                        k = number(f"{key}:{value}")
-                        if k is not None and self.room > 0 and type(key) is str:
-                            self.known.setdefault(key, {})[value] = k
-                            self.room -= 1
+                    k = known[feature]
                 elif kind is bool or kind is float or kind is int:
                     if value == 0 and not self.grows:
                         continue
@@ -330,7 +361,7 @@ class _Encoder:
                     self._other(row, place, key, value, blocks)
                     continue
                 if k is not None:
-                    add(k)
+                    items.append(k)
             self.item_ptr.append(self.n_items + len(items))
 
     def _note_value(self, value: float) -> None:
