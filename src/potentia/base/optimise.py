@@ -17,6 +17,8 @@ Objective = Callable[[Floats], tuple[Any, ...]]
 _DECREASE, _CURVATURE = 1e-4, 0.9
 #: Evaluations that one line search may take.
 _EVALUATIONS = 20
+#: Steps along which the gradient changes by less are not remembered: the objective looks flat or concave there.
+_CONVEX = 1e-14
 #: Largest factor by which a line search lengthens a step that was too short.
 _STRETCH = 4.0
 #: Vectors of at least this many parameters remember fewer steps.
@@ -124,7 +126,8 @@ def owlqn(
 ) -> Search:
     """A step of orthant-wise L-BFGS [Andrew and Gao 2007] on a smooth objective plus the sum of l1 |point|.
 
-    Steps stay in one orthant, so that entries become exactly zero.
+    Steps stay in one orthant, so that entries become exactly zero. The direction is that of the entries that move:
+    those that are zero and stay so would bend it, although the step leaves them out.
     """
 
     def penalised(point: Floats) -> tuple[Any, ...]:
@@ -136,7 +139,11 @@ def owlqn(
     slope = least_subgradient(search.point, search.gradient, l1)
     if not slope.any():
         return search._replace(stopped=True)
-    search = _orthant_search(search, _direction(search, slope), slope, penalised, memory, trials)
+    moving, d = np.flatnonzero(slope), np.zeros_like(slope)
+    pairs = ((s[moving], y[moving]) for s, y in search.pairs)
+    own = search._replace(pairs=tuple((s, y) for s, y in pairs if float(s @ y) > _CONVEX * float(y @ y)))
+    d[moving] = _direction(own, slope[moving])
+    search = _orthant_search(search, d, slope, penalised, memory, trials)
     if search.stopped and search.pairs:
         search = _orthant_search(search._replace(pairs=(), stopped=False), -slope, slope, penalised, memory, trials)
     return search
@@ -208,7 +215,7 @@ def _accept(search: Search, point: Floats, value: float, gradient: Floats, aux: 
     """The search at a new point; the step is remembered if it shows positive curvature."""
     s, y = point - search.point, gradient - search.gradient
     pairs = search.pairs
-    if float(s @ y) > 1e-14 * float(y @ y):
+    if float(s @ y) > _CONVEX * float(y @ y):
         pairs = (*pairs, (s, y))[-memory:]
     return Search(point, value, gradient, aux, pairs, float(np.sqrt(s @ s)))
 
