@@ -619,6 +619,20 @@ def test_search_says_what_it_chose_within_its_budget(trained):
         images.train(*own, search=True, node="linear")
 
 
+def test_a_first_model_is_kept_where_there_is_no_time_for_another(trained, tmp_path, capsys):
+    folder, _, _ = trained
+    own, said, kept = (folder / "images", folder / "masks"), [], []
+    pipeline, facts = images.train(*own, minutes=1e-6, run=Run(say=said.append, keep=kept.append))
+    assert kept == [pipeline]
+    assert facts["cross_fitted_accuracy"] > 0.9
+    assert said[-1] == "the time is over, so the first model is kept."
+    line = f"train --images {own[0]} --masks {own[1]} --minutes 1 --node linear --out {tmp_path / 'model'}"
+    assert main(line.split()) == 0
+    assert "a first model is in" in capsys.readouterr().err
+    with pytest.raises(pt.PotentiaError, match="minutes must be"):
+        images.train(*own, minutes=0.0)
+
+
 def test_the_microscopy_example_runs(tmp_path, capsys):
     path = Path(__file__).parents[2] / "examples" / "segment_microscopy.py"
     example = runpy.run_path(str(path))

@@ -51,8 +51,8 @@ class CrossFittedStage:
         by_fold: fitted to all samples but those of a fold.
         folds: the fold of every sample.
         position: whether the last columns, positions, are used.
-        loss: mean log-loss of the samples by the models that did not see them.
-        tried: that with and without position after one fit, where both were tried.
+        losses: by fold, mean log-loss of the samples by the models that did not see them.
+        tried: their mean with and without position after one fit, where both were tried.
         stages: fits that each model took.
     """
 
@@ -60,9 +60,14 @@ class CrossFittedStage:
     by_fold: list[Potential]
     folds: Ints
     position: bool
-    loss: float
+    losses: list[float]
     tried: dict[bool, float]
     stages: int
+
+    @property
+    def loss(self) -> float:
+        """Mean log-loss of samples that models did not see."""
+        return float(np.mean(self.losses))
 
     def unseen(self, number: int) -> Potential:
         """The classifier that did not see sample `number`."""
@@ -77,8 +82,8 @@ def cross_fit(
     positions: int = 0,
     position: bool | None = None,
     class_weight: Floats | None = None,
-    seed: int = 0,
-    progress: bool = False,
+    beat: Sequence[float] | None = None,
+    run: Run | None = None,
 ) -> CrossFittedStage:
     """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
 
@@ -87,14 +92,16 @@ def cross_fit(
         samples: of images that must be distinguished; the last `positions` columns are positions.
         position: whether to use those; None uses them if the loss is lower in every fold.
         class_weight: weight of every class.
-        progress: show a bar.
+        beat: losses by fold; after two folds that lose against them there is no more, and `final` stays unfitted.
+        run: how to train.
     """
+    run = run or Run()
     # of strokes, parts of images may have none: they follow a fold that has some
     known = np.array([len(sample.labels) > 0 for sample in samples])
     n_folds = max(1, min(_FOLDS, int(known.sum())))
     folds = np.arange(len(samples)) % n_folds
-    folds[known] = np.random.default_rng(seed).permutation(np.arange(known.sum()) % n_folds)
-    most = _STAGES if isinstance(make(), Boosting) else 1
+    folds[known] = np.random.default_rng(run.seed).permutation(np.arange(known.sum()) % n_folds)
+    most = _STAGES if isinstance(make(), Boosting) and not run.quick else 1
     tried: dict[bool, float] = {}
 
     def rows(chosen: np.ndarray, position: bool) -> dict[str, Any]:
@@ -115,6 +122,7 @@ def cross_fit(
         seen, unseen = rows(folds != number, position), rows(folds == number, position)
         done = fits.setdefault((number, position), [])
         while len(done) < limit and (len(done) < 2 or done[-1][1] < (1 - _ENOUGH) * done[-2][1]):
+            run.check_time()
             function = copy.deepcopy(done[-1][0]) if done else make()
             function.fit(**seen, n_outputs=n_states)
             done.append((function, function.loss(**unseen) / len(unseen["y"])))
@@ -122,7 +130,7 @@ def cross_fit(
         bar.advance(text=f"pixels, fold {number + 1}")
         return *done[best], best + 1
 
-    with Bar(progress) as bar:
+    with Bar(run.progress) as bar:
         bar.begin("pixels", 5 if position is not None or not positions else 13)
         if not positions or n_folds == 1:
             position = bool(positions) and position is not False
@@ -133,14 +141,20 @@ def cross_fit(
                 losses.append([fit_fold(len(losses), use, 1)[1] for use in (False, True)])
                 position = losses[-1][True] < losses[-1][False]
             tried = dict(zip((False, True), np.mean(losses, axis=0).tolist(), strict=True))
-        functions, losses_, stages_ = zip(*(fit_fold(k, position, most) for k in range(n_folds)), strict=True)
-        stages, final = int(np.median(stages_)), make()
-        everything = rows(np.ones(len(samples), dtype=bool), position)
-        for _ in range(stages):
-            final.fit(**everything, n_outputs=n_states)
+        found: list[tuple[Potential, float, int]] = []
+        while len(found) < n_folds:
+            found.append(fit_fold(len(found), position, most))
+            if beat is not None and len(found) == 2 and found[0][1] > beat[0] and found[1][1] > beat[1]:
+                break
+        functions, reached, counts = (list(column) for column in zip(*found, strict=True))
+        stages, final = int(np.median(counts)), make()
+        if len(found) == n_folds:
+            everything = rows(np.ones(len(samples), dtype=bool), position)
+            for _ in range(stages):
+                run.check_time()
+                final.fit(**everything, n_outputs=n_states)
         bar.advance(text="pixels, all images")
-    by_fold = list(functions) if n_folds > 1 else [final]
-    return CrossFittedStage(final, by_fold, folds, position, float(np.mean(losses_)), tried, stages)
+    return CrossFittedStage(final, functions if n_folds > 1 else [final], folds, position, reached, tried, stages)
 
 
 #: Bytes of the program itself, and features of a pair.
@@ -351,17 +365,19 @@ def _classify(
         )
     rows = replace(rows, position=first.position)
     unseen = [PixelStage(rows, first.unseen(number)) for number in range(len(samples))]
-    if len(first.by_fold) > 1:
+    if len(first.by_fold) > 1 and not run.quick:
         coarse = _coarse_predictions(images, unseen)
         wider = [
             sample._replace(x=np.hstack([sample.x[:, : rows.n_features], Context(coarse[k]).at(sample.places)]))
             for (k, _), sample in zip(images.units, samples, strict=True)
         ]
-        second = _cross_fit(images, node, wider)
-        helps = second.loss < first.loss
+        second = _cross_fit(images, node, wider, beat=first.losses)
+        n_compared = len(second.losses)
+        before = float(np.mean(first.losses[:n_compared]))
+        helps = n_compared == len(first.losses) and second.loss < before
         run.say(
             f"pixels are classified {'with' if helps else 'without'} the predictions around them: the cross-validated "
-            f"loss is {second.loss:.4f} with them and {first.loss:.4f} without."
+            f"loss is {second.loss:.4f} with them and {before:.4f} without."
         )
         if helps:
             unseen = [replace(stage, second=second.unseen(number)) for number, stage in enumerate(unseen)]
@@ -376,8 +392,7 @@ def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **o
     trees = Boosting(50, 0.1, max_leaves=16, bins=64, features=0.3, more_rounds=50, seed=run.seed)
     return cross_fit(
         lambda: copy.deepcopy(trees) if node == "boosting" else make_potential(node, run.seed),
-        samples, len(images.pipeline.classes), class_weight=images.weights, seed=run.seed,
-        progress=run.progress, **options,
+        samples, len(images.pipeline.classes), class_weight=images.weights, run=run, **options,
     )  # fmt: skip
 
 

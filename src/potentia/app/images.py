@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -46,12 +47,24 @@ from .image_files import (
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
 from .pixel_values import Classes, find_classes, learn_intensity
-from .training import PIXEL_FUNCTIONS, TRAINABLE, Run, check_pairs, fit, fit_marks, make_learner, make_potential
+from .training import (
+    PIXEL_FUNCTIONS,
+    TRAINABLE,
+    Run,
+    TimeOverError,
+    check_pairs,
+    fit,
+    fit_marks,
+    make_learner,
+    make_potential,
+)
 
 __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
 #: The papers' sets of features of pixels and of pairs: a linear function needs expanded ones.
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
+#: Pixels that a first model learns from.
+_FIRST_PIXELS = 20_000
 #: Options that only some learners have.
 _OF_LEARNERS = {"epsilon": ("ilr",), "inference": ("marginal",), "class_weight": ("ilr", "marginal")}
 
@@ -76,6 +89,8 @@ class ImageSegmenter(Params):
             see `checked_axes`.
         reduce, superpixels: see `ImagePipeline`.
         pixels: number of pixels that pairs are trained on, at most.
+        minutes: how long training may take, at most: a first model is trained in any case, and a better one if there
+            is time.
         search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
         seed: of everything that is random.
 
@@ -102,6 +117,7 @@ class ImageSegmenter(Params):
     reduce: float | None = None
     superpixels: int | None = None
     pixels: int | None = None
+    minutes: float | None = None
     search: bool = False
     budget: float = 600.0
     seed: int = 0
@@ -176,8 +192,9 @@ class ImageSegmenter(Params):
         for refused, message in refusals:
             if refused:
                 raise PotentiaError(message)
-        if self.epsilon is not None:
-            check_positive("epsilon", self.epsilon)
+        for name in ("epsilon", "minutes"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
 
     def fit(self, images: Any, masks: Any, *, progress: bool = False, run: Run | None = None) -> Self:
         """Train on images and their masks.
@@ -205,8 +222,35 @@ class ImageSegmenter(Params):
             if not np.any(y >= 0) and read.arrays is None:
                 raise PotentiaError(f"{place}: every pixel is void, so there is nothing to learn.")
         run = run or Run(seed=self.seed, progress=progress)
-        self.pipeline_, self.facts_ = _fit_images(read, labels, classes, self, run)
+        until = math.inf if self.minutes is None else time.monotonic() + 60.0 * self.minutes
+        first = self._first(read, labels, classes, run)
+        try:
+            found = _fit_images(read, labels, classes, self, replace(run, until=until))
+        except TimeOverError:
+            if first is None:
+                raise
+            found = first
+            run.say("the time is over, so the first model is kept.")
+        self.pipeline_, self.facts_ = found
         return self
+
+    def _first(
+        self, read: InputReader, labels: list[np.ndarray], classes: Classes, run: Run
+    ) -> tuple[ImagePipeline, dict[str, Any]] | None:
+        """A model that is trained in seconds, where the time is limited or a better one takes long."""
+        resumes = run.checkpoint is not None and run.checkpoint.exists()
+        many = run.keep is not None and not resumes and sum(y.size for y in labels) > 2 * _FIRST_PIXELS
+        if self._single_stage or not (many or self.minutes is not None):
+            return None
+        quick = replace(
+            self, search=False, position=self.position or "no", pixels=min(self.pixels or _FIRST_PIXELS, _FIRST_PIXELS)
+        )
+        first = _fit_images(
+            read, labels, classes, quick, replace(run, checkpoint=None, quick=True, say=lambda text: None)
+        )
+        if run.keep is not None:
+            run.keep(first[0])
+        return first
 
     def predict(self, images: Any) -> Any:
         """Masks, in the values of those trained on: one for an image, a list for a list or a folder."""

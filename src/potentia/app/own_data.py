@@ -136,6 +136,7 @@ _OPTIONS = {
             choices=(*_FUNCTIONS, "potts")),
         _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
         _option("superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"),
+        _option("minutes", "images", "how long to improve a first model, at most", type=float, metavar="N"),
         _option("search", "images", "choose node, edge, learner and epsilon by cross-validation over images", **_FLAG),
         _option("budget", "images", "seconds for --search of pairs (default: 600)", type=float, metavar="SECONDS"),
         _option("pixels", "images", "train pairs on at most N pixels", type=whole_number(), metavar="N"),
@@ -296,7 +297,13 @@ def train(arguments: argparse.Namespace) -> None:
         decisions.append(text)
         note(arguments, text)
 
-    run = Run(checkpoint, arguments.validation, arguments.seed, bar_shown(arguments), say)
+    def keep(first: Pipeline) -> None:
+        first.trained_on = file_digests(source)
+        first.save(arguments.out)
+        seconds = time.perf_counter() - begun
+        note(arguments, f"a first model is in {arguments.out} after {seconds:.0f} s; a better one will replace it.")
+
+    run = Run(checkpoint, arguments.validation, arguments.seed, bar_shown(arguments), say, keep)
     begun = time.perf_counter()
     with command_context(arguments):
         # imported here, because each form brings large libraries along

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,6 +42,10 @@ INFERENCE: dict[str, Callable[[], Inference]] = {
 }
 
 
+class TimeOverError(PotentiaError):
+    """Training has no time left."""
+
+
 @dataclass
 class Run:
     """How to train, whatever the data.
@@ -50,6 +56,9 @@ class Run:
         seed: of everything that is random.
         progress: show a bar with the time left.
         say: what to do with a sentence for the user.
+        keep: what to do with a first model, before a better one is trained.
+        until: when to end, as `time.monotonic` tells it.
+        quick: train a first model only.
     """
 
     checkpoint: Path | None = None
@@ -57,6 +66,18 @@ class Run:
     seed: int = 0
     progress: bool = False
     say: Callable[[str], None] = lambda text: None
+    keep: Callable[[Any], None] | None = None
+    until: float = math.inf
+    quick: bool = False
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.until
+
+    def check_time(self) -> None:
+        """Raise if the time is over."""
+        if self.over():
+            raise TimeOverError("the time is over before a model is trained: give more --minutes.")
 
     def split(self, n: int) -> tuple[Ints, Ints]:
         """Numbers of the items to train on and of those held out, ascending."""
@@ -152,7 +173,8 @@ def fit(model: CRF, train: Sequence[Example], held: Sequence[Example], digest: s
     scopes = [scope for example in train for scope in example.graph.scopes.values()]
     check_pairs(any(len(scope) and scope.shape[1] > 1 for scope in scopes))
     with run.resumable(fit_marks(model, digest)) as checkpoint:
-        model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint)
+        model.fit(train, validation=held if len(held) else None, progress=run.progress, checkpoint=checkpoint,
+                  callback=lambda history: run.over())  # fmt: skip
         facts = {"iterations": len(model.history_), "objective": model.history_[-1]["objective"]}
         facts |= cluster_facts(model.history_)
         parts = {"training": train, "validation": held}
