@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.stats import rankdata
+from scipy.stats import betabinom, rankdata
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
@@ -19,6 +20,7 @@ from sklearn.svm import SVC, LinearSVC
 
 import potentia as pt
 from potentia.app.report.rows import Cell, Row, Table, grid
+from potentia.conformal import split_threshold
 from potentia.models.multilabel.hinge import median_width
 
 from . import baselines, public_sets
@@ -42,19 +44,24 @@ _RBF: Grid = {"C": (1.0, 10.0), "width": (1.0, 3.0)}
 
 
 class PerLabel(ClassifierMixin, BaseEstimator):
-    """A copy of a classifier per label; a label that is constant in training stays so."""
+    """A copy of a classifier per label, of the rows whose label is not NaN; one that is constant stays so."""
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
     def fit(self, X: Any, Y: np.ndarray) -> PerLabel:
         """Learn label by label."""
-        self.models_ = [int(y[0]) if np.all(y == y[0]) else clone(self.estimator).fit(X, y) for y in Y.T]
+        self.models_ = []
+        for y in Y.T:
+            rows = np.flatnonzero(~np.isnan(y))
+            known = y[rows].astype(int)
+            alike = np.all(known == known[0])
+            self.models_.append(known[0] if alike else clone(self.estimator).fit(X[rows], known))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Labels (n, K)."""
-        columns = [np.full(X.shape[0], m) if isinstance(m, int) else m.predict(X) for m in self.models_]
+        columns = [np.full(X.shape[0], m) if isinstance(m, np.integer) else m.predict(X) for m in self.models_]
         return np.column_stack(columns)
 
 
@@ -132,12 +139,12 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
         return (np.mean([chain.predict(X) for chain in self.chains_], axis=0) > 0.5).astype(int)
 
 
-def _chains(C: float) -> Any:
-    return ChainEnsemble(LinearSVC(C=C), random_state=0)
+def _chains(C: float, n_chains: int = 10) -> Any:
+    return ChainEnsemble(LinearSVC(C=C), n_chains, random_state=0)
 
 
-def _rakel(C: float) -> Any:
-    return Powerset(LinearSVC(C=C), 3, random_state=0)
+def _rakel(C: float, alone: bool = False) -> Any:
+    return PerLabel(LinearSVC(C=C)) if alone else Powerset(LinearSVC(C=C), 3, random_state=0)
 
 
 def _linear(wrap: Any, C: float) -> Any:
@@ -157,8 +164,14 @@ def _boosted(**_: Any) -> Any:
 
 _WRAPS = {"independent": PerLabel, "chain": baselines.ClassifierChain, "powerset": baselines.LabelPowerset}
 
-#: Systems that are not run with the others, because they take many hours.
-HOURS = ("chains, ensemble", "RAkEL")
+#: Systems whose probabilities are compared.
+_PROBABLE = (OURS, "random forest", "LightGBM")
+#: Systems that see training labels with a share of them removed.
+MISSING, FORESTS = "label network, labels missing", "forests per label, labels missing"
+_REMOVED = 0.3
+#: Sets of labels and labellings: rows to learn from and to hold out, levels, random splits, labellings listed per row.
+SETS = "conformal sets"
+_LEARNED, _HELD, _LEVELS, _SPLITS, _LISTED = 400, 1200, (0.8, 0.9, 0.95), 50, 256
 SYSTEMS = (
     OURS,
     *(f"{name}, {kind}" for kind in ("linear", "RBF") for name in _WRAPS),
@@ -174,8 +187,10 @@ SYSTEMS = (
 
 def make_system(name: str, base: float) -> System:
     """A system by name; `base`: gamma by the median rule."""
-    if name == OURS:
+    if name in (OURS, MISSING):
         return System(name, pt.LabelNetwork)
+    if name == FORESTS:
+        return System(name, partial(PerLabel, RandomForestClassifier(n_estimators=200)))
     if name == "boosted network":
         return System(name, partial(pt.LabelNetwork, ["boosting"]))
     if name == "LMSBN, RBF":
@@ -187,9 +202,9 @@ def make_system(name: str, base: float) -> System:
     if name == "ML-kNN":
         return System(name, MLkNN, {"k": (5, 10, 20)}, folds=FOLDS)
     if name == "chains, ensemble":
-        return System(name, _chains, _C, folds=FOLDS)
+        return System(name, _chains, _C, folds=FOLDS, search={"n_chains": 1})
     if name == "RAkEL":
-        return System(name, _rakel, _C, folds=FOLDS)
+        return System(name, _rakel, _C, folds=FOLDS, search={"alone": True})
     if name == "LightGBM":
         return System(name, _boosted)
     wrap, _, kind = name.partition(", ")
@@ -202,14 +217,14 @@ def make_system(name: str, base: float) -> System:
 Data = tuple[Any, np.ndarray]
 
 
-def load_set(quick: bool, name: str) -> Data:
+def load_set(quick: bool, name: str, limit: int = ROWS) -> Data:
     """Rows of both parts of a set, drawn, with the most frequent labels."""
     data = public_sets.multilabel(name)
     stack = sparse.vstack if sparse.issparse(data.X_train) else np.vstack
     X, Y = stack([data.X_train, data.X_test]), np.vstack([data.Y_train, data.Y_test])
     if name.startswith("rcv1"):
         Y = Y[:, 1:]  # of the first label's test values nothing is known
-    rows, labels = (QUICK_ROWS, QUICK_LABELS) if quick else (ROWS, LABELS)
+    rows, labels = (QUICK_ROWS, QUICK_LABELS) if quick else (limit, LABELS)
     drawn = np.random.default_rng(0).permutation(len(Y))[:rows]
     X, Y = (sparse.csr_matrix(X) if sparse.issparse(X) else X)[drawn], Y[drawn]
     frequent = np.sort(np.argsort(-Y.sum(axis=0), kind="stable")[:labels])
@@ -218,17 +233,23 @@ def load_set(quick: bool, name: str) -> Data:
 
 def run(cell: Cell, own: Data) -> Row:
     """Choose options on the rows outside a part, train on all of them, and measure on the part."""
+    if cell["system"] == SETS:
+        return cover(cell)
     X, Y = own
     test = np.arange(len(Y)) % PARTS == cell["part"]
     X_train, X_test = X[np.flatnonzero(~test)], X[np.flatnonzero(test)]
     if not sparse.issparse(X):
         scale = StandardScaler().fit(X_train)
         X_train, X_test = scale.transform(X_train), scale.transform(X_test)
+    Y_train = Y[~test]
+    if cell["system"] in (MISSING, FORESTS):
+        removed = np.random.default_rng(cell["part"]).random(Y_train.shape) < _REMOVED
+        Y_train = np.where(removed, np.nan, Y_train)
     begun = time.perf_counter()
     system = make_system(cell["system"], median_width(X_train, 0))
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # of LinearSVC with a large C
-        options, _ = choose(system, X_train, Y[~test], cell["seed"])
-        model = fitted(system, options, cell["seed"], X_train, Y[~test])
+        options, _ = choose(system, X_train, Y_train, cell["seed"])
+        model = fitted(system, options, cell["seed"], X_train, Y_train)
     trained = time.perf_counter()
     found = model.predict(X_test)
     targets: Row = {}
@@ -249,6 +270,60 @@ def run(cell: Cell, own: Data) -> Row:
     }
 
 
+def cover(cell: Cell) -> Row:
+    """Coverage and sizes of the label network's sets over random splits of held-out rows into calibration and test.
+
+    Scores of held-out rows do not depend on the split, so that they are computed once.
+    """
+    X, Y = load_set(cell["quick"], cell["set"], _LEARNED + _HELD)
+    first = min(_LEARNED, len(Y) // 2)
+    if not sparse.issparse(X):
+        X = StandardScaler().fit(X[:first]).transform(X)
+    model = pt.LabelNetwork(random_state=cell["seed"]).fit(X[:first], Y[:first])
+    own, truth, found = X[first:], Y[first:], {}
+    scores: Any = model.calibrate(own, truth)._held_out
+    p, ranked = model.predict_proba(own), model._ranked(own, _LISTED)
+    above = ranked.loss - ranked.loss[np.searchsorted(ranked.rows, ranked.rows)]
+    rng, n, m = np.random.default_rng(cell["seed"]), len(truth), len(truth) // 2
+    orders = [rng.permutation(n) for _ in range(_SPLITS)]
+    for level in _LEVELS:
+        covered, sizes, whole, listed, cut = [], [], [], [], []
+        for held, test in ((order[:m], order[m:]) for order in orders):
+            top = np.array([split_threshold(column[held], level) for column in scores.labels.T])
+            covered.append(np.sum(scores.labels[test] <= top, axis=0))
+            sizes.append(np.mean((p[test] <= top).astype(int) + (1.0 - p[test] <= top)))
+            limit = split_threshold(scores.whole[held], level)
+            whole.append(np.sum(scores.whole[test] <= limit + 1e-9))
+            listed.append(np.bincount(ranked.rows[above <= limit + 1e-9], minlength=n)[test].mean())
+            cut.append(np.mean(listed_less(ranked, limit)[test]))
+        low, high = band(m, n - m, level)
+        found[str(level)] = {
+            "labels": float(np.mean(covered)) / (n - m),
+            "labels_below": float(np.mean(np.array(covered) < low)),
+            "labels_above": float(np.mean(np.array(covered) > high)),
+            "labels_size": float(np.mean(sizes)),
+            "whole": float(np.mean(whole)) / (n - m),
+            "whole_below": float(np.mean(np.array(whole) < low)),
+            "whole_above": float(np.mean(np.array(whole) > high)),
+            "whole_size": float(np.mean(listed)),
+            "whole_cut": float(np.mean(cut)),
+        }
+    return {"levels": found, "learned": first, "held_out": m, "tested": n - m, "labels": Y.shape[1]}
+
+
+def listed_less(ranked: Any, limit: float) -> np.ndarray:
+    """Which rows may have labellings in their sets that are not listed."""
+    least = ranked.loss[np.searchsorted(ranked.rows, np.arange(len(ranked.rest)))]
+    return np.asarray(ranked.rest <= least + limit + 1e-9)
+
+
+def band(held: int, tested: int, level: float) -> tuple[float, float]:
+    """The 99 % band of how many of the tested rows a split threshold of held-out rows covers, without ties."""
+    rank = int(np.ceil((held + 1) * level - 1e-9))
+    low, high = betabinom(tested, rank, held + 1 - rank).interval(0.99)
+    return float(low), float(high)
+
+
 def _log_loss(truth: np.ndarray, p: np.ndarray) -> float:
     """The mean over rows and labels; probabilities are kept 1e-3 away from 0 and 1, which helps trees most."""
     right = np.where(truth > 0, p, 1.0 - p)
@@ -258,7 +333,9 @@ def _log_loss(truth: np.ndarray, p: np.ndarray) -> float:
 def _positive(model: Any, X: Any) -> np.ndarray:
     """The probability that each label is present, by classifiers of scikit-learn's kind."""
     if isinstance(model, PerLabel):
-        parts = [np.full(X.shape[0], m) if isinstance(m, int) else m.predict_proba(X)[:, 1] for m in model.models_]
+        parts = [
+            np.full(X.shape[0], m) if isinstance(m, np.integer) else m.predict_proba(X)[:, 1] for m in model.models_
+        ]
         return np.column_stack(parts)
     pairs = zip(model.predict_proba(X), model.classes_, strict=True)
     parts = [p[:, 1] if p.shape[1] == 2 else np.full(len(p), c[0]) for p, c in pairs]
@@ -266,11 +343,69 @@ def _positive(model: Any, X: Any) -> np.ndarray:
 
 
 def tables(rows: Rows) -> list[Table]:
-    """Exact match and Hamming loss by system and set, means over parts, with mean ranks over sets."""
+    """Measures by system and set, means over parts, with mean ranks over sets; log-loss, missing labels and sets."""
+    systems = {r["cell"]["system"] for r in rows}
     return [
         _table(rows, "exact_match", "Exact match (more is better)", -1.0),
-        _table(rows, "hamming_loss", "Hamming loss (less is better)", 1.0),
+        _table(rows, "hamming_loss", 'Hamming loss (less is better; label network with target "hamming")', 1.0),
+        _table(rows, "f_macro", 'Macro F1 (more is better; label network with target "f1")', -1.0),
+        *([_log_losses(rows)] if {*_PROBABLE} <= systems else []),
+        *([_missing(rows)] if MISSING in systems else []),
+        *(_sets([r for r in rows if r["cell"]["system"] == SETS])),
     ]
+
+
+def _by_set(rows: Rows, title: str, lines: Mapping[str, Callable[[str], float]], summary: Any = np.mean) -> Table:
+    """A table of values by line and set, with a summary of each line over the sets."""
+    sets = [n for n in MULTILABEL_SETS if any(r["cell"]["set"] == n for r in rows)]
+    values = {line: np.array([value(name) for name in sets]) for line, value in lines.items()}
+    entries = {(line, n): f"{v:.3f}" for line, own in values.items() for n, v in zip(sets, own, strict=True)}
+    known = {line: own[np.isfinite(own)] for line, own in values.items()}
+    entries |= {(line, "all"): f"{summary(own):.3f}" for line, own in known.items() if len(own)}
+    entries = {key: text for key, text in entries.items() if text != "nan"}
+    heading = {np.mean: "mean", np.median: "median"}[summary]
+    return matrix(
+        title, ["system"], {line: [line] for line in lines}, {"all": heading, **{n: n for n in sets}}, entries
+    )
+
+
+def _log_losses(rows: Rows) -> Table:
+    """Log-losses of the label network and of the others that have probabilities, and its share of the better one."""
+    lines = {s: partial(_mean, rows, system=s, measure="log_loss") for s in _PROBABLE}
+    ours, *others = lines.values()
+    title = "Log-loss of predict_proba (less is better; probabilities kept 1e-3 away from 0 and 1)"
+    share = {"label network / better of both": lambda n: ours(n) / min(other(n) for other in others)}
+    return _by_set(rows, title, {**lines, **share}, np.median)
+
+
+def _missing(rows: Rows) -> Table:
+    """Exact match with labels of the training rows removed at random."""
+    systems = (OURS, MISSING, FORESTS)
+    title = f"Exact match, {_REMOVED:.0%} of the training labels removed at random".replace("%", " %")
+    return _by_set(rows, title, {s: partial(_mean, rows, system=s, measure="exact_match") for s in systems})
+
+
+def _sets(rows: Rows) -> list[Table]:
+    """Coverage and sizes of conformal sets by level, each over all sets of data."""
+    headings = {
+        "labels": "mean coverage", "least": "least of a set", "below": "splits below the band", "above": "above it",
+        "size": "mean size", "cut": "cut",
+    }  # fmt: skip
+    tables = []
+    for kind, what in {"labels": "Sets of single labels", "whole": "Sets of whole labellings"}.items():
+        entries: dict[tuple[str, str], str] = {}
+        for level in map(str, _LEVELS if rows else ()):
+            own = [r["levels"][level] for r in rows]
+            shown = {
+                "labels": np.mean([v[kind] for v in own]), "least": min(v[kind] for v in own),
+                **{name: np.mean([v[f"{kind}_{name}"] for v in own]) for name in ("below", "above", "size")},
+                **({"cut": np.mean([v["whole_cut"] for v in own])} if kind == "whole" else {}),
+            }  # fmt: skip
+            entries |= {(level, name): f"{value:.3f}" for name, value in shown.items()}
+        if entries:
+            columns = {k: v for k, v in headings.items() if k != "cut" or kind == "whole"}
+            tables.append(matrix(what, ["level"], {str(v): [str(v)] for v in _LEVELS}, columns, entries))
+    return tables
 
 
 def _table(rows: Rows, measure: str, title: str, sign: float) -> Table:
@@ -289,18 +424,24 @@ def _table(rows: Rows, measure: str, title: str, sign: float) -> Table:
 
 
 def _mean(rows: Rows, name: str, system: str, measure: str) -> float:
+    if system == OURS and any(f"target_{measure}" in r for r in rows):
+        measure = f"target_{measure}"
     found = [r[measure] for r in rows if (r["cell"]["set"], r["cell"]["system"]) == (name, system)]
     return float(np.mean(found)) if len(found) else np.nan
 
 
 def _is_left_out(cell: Cell) -> bool:
-    """LMSBN on cal500, where no system predicts a whole row, and what takes many hours."""
-    return bool(cell["set"] == "cal500" and cell["system"] == "LMSBN, RBF") or cell["system"] in HOURS
+    """LMSBN on cal500, where no system predicts a whole row; sets have one part."""
+    return (cell["set"], cell["system"]) == ("cal500", "LMSBN, RBF") or (cell["system"] == SETS and cell["part"] > 0)
 
 
 STUDY = Study(
     "multilabel-tables",
-    [cell for cell in grid(set=MULTILABEL_SETS, system=SYSTEMS, part=range(PARTS)) if not _is_left_out(cell)],
+    [
+        cell
+        for cell in grid(set=MULTILABEL_SETS, system=(*SYSTEMS, MISSING, FORESTS, SETS), part=range(PARTS))
+        if not _is_left_out(cell)
+    ],
     grid(set=["emotions", "medical"], system=(OURS, "chain, linear", "powerset, RBF"), part=[0]),
     run,
     tables,

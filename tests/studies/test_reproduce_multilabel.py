@@ -40,8 +40,8 @@ def test_quick_tables_have_ranks_over_sets(tmp_path, capsys):
     study = STUDIES["multilabel-tables"]
     assert [r["cell"] for r in rows] == study.all_cells(quick=True)
     assert all(0 < r["exact_match"] <= 1 and r["labels"] == multilabel_tables.QUICK_LABELS for r in rows)
-    exact, hamming = study.tables(rows)
-    for table, better in ((exact, max), (hamming, min)):
+    exact, hamming, f_macro = study.tables(rows)
+    for table, better in ((exact, max), (hamming, min), (f_macro, max)):
         systems = {line["system"]: line for line in table.lines}
         firsts = [better(line[name] for line in table.lines) for name in ("emotions", "medical")]
         for line in systems.values():
@@ -61,6 +61,26 @@ def test_every_system_of_the_tables_is_fitted_and_predicts():
         options = {key: values[-1] for key, values in system.grid.items()}
         model = systems.fitted(system, options, 0, X, Y)
         assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5, name
+
+
+@needs("multilabel")
+def test_sets_and_missing_labels_have_rows_and_tables():
+    cell = {"quick": True, "seed": 0, "set": "emotions", "part": 0}
+    data = multilabel_tables.load_set(True, "emotions")
+    names = (multilabel_tables.MISSING, multilabel_tables.FORESTS, multilabel_tables.SETS)
+    rows = [{"cell": cell | {"system": name}, **multilabel_tables.run(cell | {"system": name}, data)} for name in names]
+    assert min(rows[0]["exact_match"], rows[1]["exact_match"]) > 0.1
+    for level, found in rows[2]["levels"].items():
+        assert float(level) - 0.05 < min(found["labels"], found["whole"])
+        assert found["labels_below"] + found["labels_above"] < 0.2
+        assert 0.5 < found["labels_size"] <= 2
+        assert 1 <= found["whole_size"] <= 16
+    titles = [table.title for table in multilabel_tables.tables(rows)]
+    assert titles[-3:] == [
+        "Exact match, 30 % of the training labels removed at random",
+        "Sets of single labels",
+        "Sets of whole labellings",
+    ]
 
 
 @needs("multilabel")
