@@ -23,15 +23,19 @@ import potentia as pt
 from potentia.base.types import PotentiaError
 from potentia.graph.scores import Scores
 from potentia.inference.map.marginal import sum_given
+from potentia.inference.order_search import allowed_states, first_order, interactions, search_orders
 
 Row = dict[str, Any]
 _LOG10 = math.log(10.0)
+#: Seconds of elimination up and down per table entry.
+_PER_ENTRY = 1e-8
 
 
 def problems(folder: Path, task: str, prefix: str) -> list[Row]:
-    """The rows of the index for a task whose problems begin with `prefix`."""
+    """The rows of the index for a task whose problems begin with `prefix`, sorted."""
     with (folder / "index.csv").open() as file:
-        return [r for r in csv.DictReader(file) if r["task"] == task and r["problem"].startswith(prefix)]
+        found = [r for r in csv.DictReader(file) if r["task"] == task and r["problem"].startswith(prefix)]
+    return sorted(found, key=lambda r: r["problem"])
 
 
 def load(folder: Path, problem: Row) -> tuple[pt.Graph, dict[str, Any], dict[int, int] | None]:
@@ -51,28 +55,44 @@ def hellinger(p: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.sqrt(np.maximum(0.0, 1.0 - np.sqrt(p * q).sum(axis=1)))
 
 
+def printed(folder: Path, task: str) -> dict[str, dict[str, float]]:
+    """The scores after 20 s that the competition printed, by problem and solver, of the final board where it has it."""
+    scores: dict[str, dict[str, float]] = {}
+    with (folder / "scores.csv").open() as file:
+        rows = [r for r in csv.DictReader(file) if r["task"] == task and r["seconds"] == "20"]
+    for row in sorted(rows, key=lambda r: r["board"], reverse=True):  # "tuning" before "final"
+        scores.setdefault(row["problem"], {})[f"{row['solver']}, {row['board']}"] = float(row["score"])
+    return scores
+
+
 def solve(folder: Path, problem: Row, arguments: argparse.Namespace) -> Row:
     """One problem within the limits of CPU time; what was reached."""
     graph, theta, evidence = load(folder, problem)
-    warm_up()
-    begun = time.process_time()
-    row = {"PR": _log_partition, "MAR": _marginals, "MMAP": _marginal_map, "MPE": _best}[problem["task"]](
+    if arguments.method == "listed":
+        return _listed(graph, theta, evidence)
+    begun, wall = time.process_time(), time.monotonic()
+    row = {"PR": _sums, "MMAP": _marginal_map, "MPE": _best}[problem["task"]](
         folder, problem, arguments, graph, theta, evidence
     )
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return row | {"cpu": time.process_time() - begun, "memory_gb": usage.ru_maxrss / 1e6}
+    row = {"cpu": time.process_time() - begun} | row
+    return row | {"seconds": time.monotonic() - wall, "memory_gb": usage.ru_maxrss / 1e6}
 
 
-def warm_up() -> None:
-    """Load or compile the kernels on a small model, so that limits count computing only."""
-    graph = pt.Graph.grid((9, 9), n_states=3)
-    rng = np.random.default_rng(0)
-    theta = {"node": rng.normal(size=(81, 3)), "edge": rng.normal(size=(len(graph.scopes["edge"]), 3, 3))}
-    pt.Anytime(time_limit=2.0, memory=1e-4).infer(graph, theta)
-    pt.Anytime(time_limit=2.0).infer(graph, theta)
+def _listed(graph: pt.Graph, theta: Any, evidence: dict[int, int] | None) -> Row:
+    """What elimination would take by the best order that a few seconds find, and whether that is 16 GB and an hour."""
+    scores = Scores(graph, theta, evidence)
+    joined = interactions(scores, allowed_states(scores))
+    begun = time.process_time()
+    best = search_orders(
+        joined, first_order(joined), lambda order: order.total > 2**26 and time.process_time() - begun < 4.0, 0
+    )
+    gigabytes, seconds = 8e-9 * best.total / int(graph.n_states.max()), _PER_ENTRY * best.total
+    return {"gigabytes": gigabytes, "expected": seconds, "listed": gigabytes < 16.0 and seconds < 3600.0}
 
 
-def _log_partition(folder, problem, arguments, graph, theta, evidence) -> Row:  # type: ignore[no-untyped-def]
+def _sums(folder, problem, arguments, graph, theta, evidence) -> Row:  # type: ignore[no-untyped-def]
+    """log Z and marginals, which are two tasks of the competition."""
     result = _method(arguments, graph).infer(graph, theta, observed=evidence)
     value = result.value / _LOG10
     best = problem["best_log10"]
@@ -84,39 +104,38 @@ def _log_partition(folder, problem, arguments, graph, theta, evidence) -> Row:  
             "certain": [bound / _LOG10 for bound in result.certain],
             "exact": result.bound == "exact",
             "effective": result.effective,
+            "marginals_by": result.marginals_by,
         }
     if best:
         # the reference is printed to one digit
         row["error"] = max(0.0, abs(value - float(best)) - 0.05)
         row["score"] = score(row["error"], problem["trivial_error_log10"])
-    return row
+    return row | _marginals(Path(arguments.rows).parent / f"{problem['problem']}.npy", result, graph, evidence)
 
 
-def _marginals(folder, problem, arguments, graph, theta, evidence) -> Row:  # type: ignore[no-untyped-def]
-    result = _method(arguments, graph).infer(graph, theta, observed=evidence)
-    row = {"value": result.value / _LOG10, "found_by": getattr(result, "marginals_by", "")}
-    reference = Path(arguments.rows).parent / f"{problem['problem']}.npy"
-    if arguments.method == "reference":
+def _marginals(reference: Path, result: Any, graph: pt.Graph, evidence: dict[int, int] | None) -> Row:
+    """Errors of marginals against exact ones: these, which are then stored, or stored ones; uniform ones score 0."""
+    if result.converged and result.bound == "exact" and not reference.exists():
         np.save(reference, result.variable_marginals)
-        return row | {"exact": bool(result.converged)}
-    if reference.exists():
-        expected = np.load(reference)
-        free = np.setdiff1d(np.arange(graph.n_variables), list(evidence or {}))
-        uniform = (np.arange(expected.shape[1]) < graph.n_states[:, None]) / graph.n_states[:, None]
-        error = float(hellinger(result.variable_marginals, expected)[free].mean())
-        trivial = float(hellinger(uniform, expected)[free].mean())
-        row |= {"error": error, "trivial": trivial, "score": max(0.0, 100.0 * (1.0 - error / trivial))}
-    return row
+    if not reference.exists():
+        return {}
+    expected = np.load(reference)
+    free = np.setdiff1d(np.arange(graph.n_variables), list(evidence or {}))
+    uniform = (np.arange(expected.shape[1]) < graph.n_states[:, None]) / graph.n_states[:, None]
+    error = float(hellinger(result.variable_marginals, expected)[free].mean())
+    trivial = float(hellinger(uniform, expected)[free].mean())
+    return {"hellinger": error, "trivial": trivial, "mar_score": max(0.0, 100.0 * (1.0 - error / trivial))}
 
 
 def _marginal_map(folder, problem, arguments, graph, theta, evidence) -> Row:  # type: ignore[no-untyped-def]
     query = np.array((folder / problem["query"]).read_text().split(), dtype=np.int64)[1:]
-    method = pt.MAP(time_limit=arguments.seconds, query=query, exact_search=not arguments.alone)
+    method = pt.MAP(cpu_limit=arguments.seconds, threads=1, query=query, exact_search=arguments.method != "alone")
     result = method.infer(graph, theta, observed=evidence)
     row = _labelling(problem, result)
     if not evidence:
         return row
     # The printed values are those of the first half of the evidence: as if its count were one of numbers, not of pairs.
+    # Labellings that are best given all of it have exactly the printed value then; see docs/competition.md.
     half = dict(list(evidence.items())[: (len(evidence) + 1) // 2])
     value = sum_given(Scores(graph, theta, half), result.argmax(), exactly=True) / _LOG10
     error = max(0.0, float(problem["best_log10"]) - value - 0.05)
@@ -125,7 +144,7 @@ def _marginal_map(folder, problem, arguments, graph, theta, evidence) -> Row:  #
 
 
 def _best(folder, problem, arguments, graph, theta, evidence) -> Row:  # type: ignore[no-untyped-def]
-    method = pt.MAP(time_limit=arguments.seconds, threads=1, exact_search=not arguments.alone)
+    method = pt.MAP(cpu_limit=arguments.seconds, threads=1, exact_search=arguments.method != "alone")
     return _labelling(problem, method.infer(graph, theta, observed=evidence))
 
 
@@ -139,6 +158,7 @@ def _labelling(problem: Row, result: Any) -> Row:
         "bound": result.value / _LOG10,
         "exact": result.bound == "exact",
         "found_by": result.found_by,
+        "cpu": result.cpu_seconds,
         "error": error,
         "score": score(error, problem["trivial_error_log10"]),
     }
@@ -169,9 +189,9 @@ def main() -> None:
     """All problems of a task that have no row yet, and a summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--task", default="PR", choices=["PR", "MAR", "MMAP", "MPE"])
-    parser.add_argument("--method", default="anytime", choices=["anytime", "plain", "reference"])
-    parser.add_argument("--alone", action="store_true", help="without toulbar2")
+    parser.add_argument("--task", default="PR", choices=["PR", "MMAP", "MPE"])
+    parser.add_argument("--method", default="anytime", choices=["anytime", "plain", "reference", "alone", "listed"])
+    parser.add_argument("--every", type=int, default=1, help="only every k-th problem in sorted order")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--memory", type=float, default=6.5, help="GB for tables")
     parser.add_argument("--limit", type=float, default=8.0, help="GB of the process")
@@ -190,21 +210,26 @@ def main() -> None:
         return
     rows = Path(arguments.rows)
     done = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
-    for problem in problems(arguments.folder, arguments.task, arguments.problem):
+    entrants = printed(arguments.folder, arguments.task)
+    entrants_mar = printed(arguments.folder, "MAR") if arguments.task == "PR" else {}
+    for problem in problems(arguments.folder, arguments.task, arguments.problem)[:: arguments.every]:
         cell = {"task": arguments.task, "problem": problem["problem"], "method": arguments.method}
         if any(all(row[k] == v for k, v in cell.items()) for row in done):
             continue
         command = [sys.executable, "-m", "potentia_studies.competition", str(arguments.folder), "--one"]
         for name in ("task", "method", "seconds", "memory", "limit", "seed", "rows"):
             command += [f"--{name}", str(getattr(arguments, name))]
-        command += ["--problem", problem["problem"], *(["--alone"] if arguments.alone else [])]
+        command += ["--problem", problem["problem"]]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = run.stdout.splitlines()
         row = json.loads(lines[-1]) if run.returncode == 0 and lines else {"failed": run.stderr[-300:]}
-        done.append(cell | row)
+        row = cell | row | {"entrants": entrants.get(problem["problem"], {})}
+        if problem["problem"] in entrants_mar:
+            row["entrants_mar"] = entrants_mar[problem["problem"]]
+        done.append(row)
         with rows.open("a") as file:
-            file.write(json.dumps(cell | row) + "\n")
-        print(json.dumps(cell | row), flush=True)
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
     summarise([row for row in done if row["task"] == arguments.task and row["method"] == arguments.method])
 
 

@@ -42,7 +42,8 @@ from zoo import Problem, problems, random_models, scores, zoo
 
 #: Parts that a test may leave out, to see what the others do.
 PARTS = (
-    "_eliminate_narrow", "_eliminate_wide", "roof_duality", "_ascend", "move_labels", "_local_search", "_repair",
+    "_eliminate_narrow", "_eliminate_wide", "roof_duality", "_ascend",
+    "_branch", "move_labels", "_local_search", "_repair",
 )  # fmt: skip
 
 
@@ -512,7 +513,7 @@ def test_ctrl_c_returns_the_best_so_far(part: str, monkeypatch: pytest.MonkeyPat
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    leave_out(monkeypatch, "_eliminate_narrow", "_eliminate_wide")
+    leave_out(monkeypatch, "_branch", "_eliminate_narrow", "_eliminate_wide")
     if part == "_local_search":
         leave_out(monkeypatch, "_ascend", "roof_duality")
     monkeypatch.setattr(portfolio, part, interrupt)

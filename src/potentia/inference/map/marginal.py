@@ -86,11 +86,11 @@ def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
         _solve(method, scores, query, answer, clock)
     except KeyboardInterrupt:
         answer.interrupted = True
-        raise Interrupted(_result(scores, query, answer)) from None
-    return _result(scores, query, answer)
+        raise Interrupted(_result(scores, query, answer, clock)) from None
+    return _result(scores, query, answer, clock)
 
 
-def _result(scores: Scores, query: Bools, answer: QueryAnswer) -> MarginalMAPResult:
+def _result(scores: Scores, query: Bools, answer: QueryAnswer, clock: Clock) -> MarginalMAPResult:
     """The record of a labelling of some variables."""
     width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
     uniform = (np.arange(width) < n_states) / n_states
@@ -102,6 +102,7 @@ def _result(scores: Scores, query: Bools, answer: QueryAnswer) -> MarginalMAPRes
         answer.value if proven else answer.upper, proven,
         iterations=0, found_by=answer.found_by, bound_by=answer.bound_by, interrupted=answer.interrupted,
         feasible=math.isfinite(answer.value), query=query, score_bound="exact" if answer.exact else "lower",
+        seconds=clock.seconds, cpu_seconds=clock.cpu_seconds,
     )  # fmt: skip
 
 
@@ -264,8 +265,7 @@ def lower_value(scores: Scores, clamp: Ints, labels: Ints | None = None) -> floa
 
 def _starts(method: MAP, scores: Scores, clock: Clock) -> list[tuple[Ints, str]]:
     """Labellings to start from: the best joint one, and the most likely states by belief propagation."""
-    limit = None if clock.left == math.inf else max(_JOINT * clock.left, 0.01)
-    joint = replace(method, query=None, time_limit=limit, cpu_limit=None).run(scores, None)
+    joint = replace(method, query=None).label(scores, None, clock.part(_JOINT * clock.left))
     starts = [(joint.argmax(), "joint labelling")]
     if clock.left > 0:
         beliefs = LoopyBP(iterations=30, threads=1).run(scores, None)
@@ -410,10 +410,7 @@ def _sum_out(method: MAP, scores: Scores, allowed: Bools, query: Bools, answer: 
         return True
     factors = [([int(number[v]) for v in scope], table) for scope, table in tables.values() if scope]
     graph, theta = join_factors(factors, [len(kept[v]) for v in free])
-    limit = None if clock.left == math.inf else max(clock.left, 0.01)
-    inner = replace(method, query=None, time_limit=limit, cpu_limit=None)
-    result = inner.run(Scores(graph, theta), None)
-    assert isinstance(result, MAPResult)
+    result = replace(method, query=None).label(Scores(graph, theta), None, clock.part(clock.left))
     states = result.argmax()
     labels[free] = [kept[v][s] for v, s in zip(free, states, strict=True)]
     answer.offer(labels, result.score(states) + constant, result.found_by)

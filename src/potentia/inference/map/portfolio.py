@@ -34,6 +34,7 @@ from ..decode import conditional_rounding, feasible_labelling, keep_observed, se
 from ..exact import Ranking
 from ..messages import TRW, LoopyBP, Smoothed
 from ..structured import Expansion, structured_labelling
+from .branch import branch
 from .dual import ascend
 from .moves import Windows, entries_at, move_labels, roof_duality, solve_components
 from .task import SearchTask, table_entries
@@ -42,6 +43,8 @@ from .task import SearchTask, table_entries
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
 #: Share of the time left that one round of dual ascent may take.
 _ASCENT = 0.6
+#: Share of the time left for branch and bound.
+_BRANCHING = 0.4
 #: How often dual ascent starts again, at most, after the bound has ruled out states.
 _ROUNDS = 3
 #: Table entries of belief propagation per second to count on, and its iterations.
@@ -71,12 +74,15 @@ class MAPResult(Result):
         found_by, bound_by: the parts of the portfolio that found the labelling and the bound.
         feasible: whether the labelling has a finite score.
         interrupted: whether Ctrl-C ended the search.
+        seconds, cpu_seconds: what it took, without the compilation of kernels; CPU time with that of toulbar2.
     """
 
     found_by: str = ""
     bound_by: str = ""
     feasible: bool = True
     interrupted: bool = False
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     @classmethod
     def of_labels(cls, scores: Scores, labels: Ints, singles: Floats, value: float, proven: bool, **facts: Any) -> Self:
@@ -103,9 +109,9 @@ class MAP(Inference):
 
     `value` is an upper bound on the score, and `gap` the distance to it. These steps follow one another until the
     labelling is proven best or the time is over: constraint propagation; elimination of narrow components; roof duality
-    of binary models; dual ascent (TRW-S) with rounding; expansion and swap moves; local search on windows that
-    elimination solves exactly, also from the marginals of belief propagation and TRW; in parallel with it, the exact
-    search of toulbar2 if `potentia[map]` is installed. `bound` is "exact" if the labelling is proven best (to a
+    of binary models; dual ascent (TRW-S) with rounding; branch and bound with its bounds; expansion and swap moves;
+    local search on windows that elimination solves exactly, also from the marginals of belief propagation and TRW; in
+    parallel with it, the exact search of toulbar2 if `potentia[map]` is installed. `bound` is "exact" if proven (to a
     relative 1e-9). Ctrl-C makes `infer` return the best labelling so far; see `MAPResult`. Marginals are the
     labelling's indicators. `start` may be a result of any method, whose labelling is the first candidate.
 
@@ -119,7 +125,7 @@ class MAP(Inference):
         exact_search: whether to use toulbar2 if it is installed.
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
         query: variables to label, with the others summed out (marginal MAP); None for all. See `MarginalMAPResult`.
-        cpu_limit: seconds of CPU time of this process; None for none.
+        cpu_limit: seconds of CPU time of this process and of toulbar2's; None for none.
     """
 
     smooth: ClassVar[bool] = False
@@ -172,9 +178,12 @@ class MAP(Inference):
             if getattr(self, name) is not None:
                 check_number(name, getattr(self, name))
         check_count("seed", self.seed)
-        clock = Clock(self.time_limit, self.cpu_limit)
+        return self.label(scores, start, Clock(self.time_limit, self.cpu_limit))
+
+    def label(self, scores: Scores, start: Result | None, clock: Clock) -> MAPResult:
+        """The portfolio within the limits of a clock."""
         if scores.graph.structures:
-            return _label_structured(self, scores, start)
+            return _label_structured(self, scores, start, clock)
         if self.query is not None:
             from .marginal import label_query
 
@@ -199,7 +208,7 @@ class MAP(Inference):
             _each(task, _ascend, _eliminate_narrow)
             if task.over or _states_left(task) > 0.9 * undecided:
                 break
-        _each(task, move_labels, _eliminate_wide)
+        _each(task, _branch, move_labels, _eliminate_wide)
         if not task.over:
             with self._exact_search(task) as exact:
                 _local_search(task, thread_count(self.threads))
@@ -221,7 +230,7 @@ class MAP(Inference):
             exact.stop()
 
 
-def _label_structured(method: MAP, scores: Scores, start: Result | None) -> Result:
+def _label_structured(method: MAP, scores: Scores, start: Result | None, clock: Clock) -> MAPResult:
     """MAP with structured factors: the portfolio on tables of auxiliary variables, else a bound and local search."""
     if method.query is not None:
         refuse_structures(scores.graph, "MAP(query=...)")
@@ -229,7 +238,7 @@ def _label_structured(method: MAP, scores: Scores, start: Result | None) -> Resu
     marginals = LoopyBP(iterations=_MESSAGE_ITERATIONS, threads=1).run(scores, None)
     starts = [dual.mpm(), marginals.mpm(), *([] if start is None else [start.argmax()])]
     labels = structured_labelling(scores, starts)
-    task = SearchTask(scores, Clock(None, None), method.seed)
+    task = SearchTask(scores, clock, method.seed)
     task.offer(labels, "local search")
     task.tighten(dual.value, "max-product")
     if task.proven:
@@ -242,7 +251,7 @@ def _label_structured(method: MAP, scores: Scores, start: Result | None) -> Resu
         dual, graph=tables.scores.graph, scores=tables.scores, best=lambda _: tables.extend(labels), memo={}
     )
     try:
-        return tables.fold(method.run(tables.scores, inner))
+        return tables.fold(method.label(tables.scores, inner, clock))
     except Interrupted as stop:
         raise Interrupted(tables.fold(stop.result)) from None
 
@@ -273,6 +282,11 @@ def _eliminate_wide(task: SearchTask) -> None:
 def _ascend(task: SearchTask) -> None:
     """Dual ascent for a share of the time left."""
     ascend(task, _ASCENT)
+
+
+def _branch(task: SearchTask) -> None:
+    """Branch and bound for a share of the time left."""
+    branch(task, _BRANCHING)
 
 
 def _first_labelling(task: SearchTask) -> None:
@@ -320,6 +334,7 @@ def _result(task: SearchTask) -> MAPResult:
         task.scores, labels, indicator.astype(np.float64), task.score if task.proven else task.bound, task.proven,
         iterations=task.iterations, found_by=found_by, bound_by=task.bound_by, interrupted=task.interrupted,
         feasible=score_labels(task.scores, labels) > -np.inf,
+        seconds=task.clock.seconds, cpu_seconds=task.clock.cpu_seconds,
     )  # fmt: skip
 
 
@@ -354,6 +369,8 @@ class ExactSearch:
                 stdin=file, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
                 text=True,
             )  # fmt: skip
+        self._begun, self._cpu_seconds = time.monotonic(), 0.0
+        task.clock.workers.append(self._spent)
         self._lines: SimpleQueue[str] = SimpleQueue()
         # a full pipe would hold up the search while nobody collects
         self._reader = Thread(target=self._read, name="potentia-map", daemon=True)
@@ -364,6 +381,16 @@ class ExactSearch:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
+
+    def _spent(self) -> float:
+        """CPU seconds of the process; where the system does not say, the seconds that it has run."""
+        if self._process.poll() is None:
+            try:
+                fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+                self._cpu_seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            except (OSError, ValueError, IndexError):
+                self._cpu_seconds = time.monotonic() - self._begun
+        return self._cpu_seconds
 
     def wait(self) -> None:
         """Collect until the search or the time is over."""

@@ -46,13 +46,13 @@ class SearchTask:
         self.poll: Callable[[], object] = lambda: None
         self.rng = np.random.default_rng(seed)
         self.timed = clock.left < math.inf
-        self._clock = clock
+        self.clock = clock
         self._cancelling = scores.rounding()
 
     @property
     def left(self) -> float:
         """Seconds left, inf without a limit."""
-        return self._clock.left
+        return self.clock.left
 
     @property
     def slack(self) -> float:
