@@ -426,7 +426,7 @@ def _table(rows: Rows, measure: str, title: str, sign: float) -> Table:
 def _mean(rows: Rows, name: str, system: str, measure: str) -> float:
     if system == OURS and any(f"target_{measure}" in r for r in rows):
         measure = f"target_{measure}"
-    found = [r[measure] for r in rows if (r["cell"]["set"], r["cell"]["system"]) == (name, system)]
+    found = [r.get(measure, np.nan) for r in rows if (r["cell"]["set"], r["cell"]["system"]) == (name, system)]
     return float(np.mean(found)) if len(found) else np.nan
 
 

@@ -153,6 +153,13 @@ def test_messages_beyond_32_bits_are_refused(monkeypatch):
         graph.pair_layout("colours")
 
 
+@pytest.mark.parametrize("model", [pt.LabelNetwork(["linear"]), pt.LMSBN(0.1, kernel="rbf")])
+def test_multi_label_fits_state_their_memory_before_work(little, model):
+    rng = np.random.default_rng(0)
+    with pytest.raises(pt.PotentiaError, match=NOT_ENOUGH):
+        model.fit(rng.normal(size=(6000, 2)), rng.random((6000, 100)) < 0.5)
+
+
 def test_running_out_of_memory_gets_one_sentence():
     """In a process that may take little, with the estimates switched off."""
     program = (

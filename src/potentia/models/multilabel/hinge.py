@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from scipy import linalg, sparse
 
+from ...base.resources import check_memory
 from ...base.types import Floats, Ints, PotentiaError
 from ...kernels.linear_losses import Exceptions, FeatureRows, Weights, descend
 from ...learn.backends.connection import map_anywhere
@@ -88,6 +89,7 @@ def kernel_matrix(A: Any, B: Any, kernel: Kernel, **options: Any) -> Floats:
     """k(a, b) for all rows of A and B: a kernel of scikit-learn's by name with its options, or a user's function."""
     from sklearn.metrics.pairwise import pairwise_kernels
 
+    check_memory(16.0 * A.shape[0] * B.shape[0], "the kernel matrix of these rows", "use fewer rows or no kernel")
     if callable(kernel):
         values = kernel(A, B)
         gram = np.asarray(values.toarray() if sparse.issparse(values) else values, dtype=float)
