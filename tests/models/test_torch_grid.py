@@ -8,7 +8,7 @@ from potentia import PotentiaError
 
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
-from potentia.models.torch.tensor import PairPlan, Run, TensorScores, mean_field  # noqa: E402
+from potentia.models.torch.tensor import PairPlan, Schedule, TensorScores, mean_field  # noqa: E402
 from potentia.models.torch.tensor_dense import ExactKernel, GridKernel  # noqa: E402
 
 K, H, W = 3, 4, 5
@@ -109,7 +109,7 @@ def test_dense_terms_are_those_of_mean_field():
         return 1.7 * (mixed - mixed.sum(0, keepdim=True))
 
     scores = TensorScores(torch.tensor(node.T[:, None].copy()), torch.tensor(weights[None]))
-    found = mean_field(PairPlan(graph), scores, Run(4, 0.0, 2**29), field, value=True)
+    found = mean_field(PairPlan(graph), scores, Schedule(4, 0.0, 2**29), field, value=True)
     theta = {"node": node, "edge": pt.Potts(weights), "dense": pt.DenseGaussian(features, 1.7, exact=True)}
     want = pt.MeanField(iterations=4, tol=0).infer(graph, theta)
     np.testing.assert_allclose(found.variables[:, 0].T, want.variable_marginals, atol=1e-12)

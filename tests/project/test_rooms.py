@@ -38,3 +38,14 @@ def test_every_module_has_a_room_and_imports_only_downwards():
 def test_reports_read_rows_and_know_no_learner():
     for path in (SOURCE / "app" / "report").glob("*.py"):
         assert set(imported_rooms(path)) <= {"app", "base"}, path
+
+
+def test_no_class_name_means_two_things():
+    classes = [
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    ]
+    # the CRF of compat.sklearn_crfsuite is named as the class it stands for
+    assert sorted(name for name in set(classes) if classes.count(name) > 1) == ["CRF"]

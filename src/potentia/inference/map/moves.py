@@ -208,7 +208,7 @@ def solve_components(task: SearchTask, entries: float) -> None:
         if scores.graph.is_forest and suits_pairs(scores.graph):
             _decide(task, np.arange(len(degree)), Exact().maximise(scores))
         return
-    blocks, labels = Blocks(scores), np.zeros(len(degree), dtype=np.int64)
+    blocks, labels = BlockMoves(scores), np.zeros(len(degree), dtype=np.int64)
     label = components(*scores.graph.tree_order)
     parts = np.split(np.argsort(label, kind="stable"), np.cumsum(np.bincount(label))[:-1])
     small = [part for part in parts if len(part) <= _LARGE]
@@ -232,7 +232,7 @@ def _decide(task: SearchTask, variables: Ints, labels: Ints) -> None:
     task.restrict(allowed, "elimination")
 
 
-def _solve_parts(task: SearchTask, blocks: Blocks, parts: list[Ints], labels: Ints, entries: float) -> list[Ints]:
+def _solve_parts(task: SearchTask, blocks: BlockMoves, parts: list[Ints], labels: Ints, entries: float) -> list[Ints]:
     """Solve components together, halving the list where they take too many entries; those solved."""
     begin, together = time.monotonic(), np.concatenate(parts)
     try:
@@ -252,7 +252,7 @@ def _solve_parts(task: SearchTask, blocks: Blocks, parts: list[Ints], labels: In
     return parts
 
 
-class Blocks:
+class BlockMoves:
     """Exact moves on one set of scores, in which forbidden entries cost more than all others can gain."""
 
     def __init__(self, scores: Scores) -> None:
@@ -327,7 +327,7 @@ class Windows:
 
     def __init__(self, task: SearchTask) -> None:
         scores = task.undecided
-        self.task, self.blocks, self.regions = task, Blocks(scores), scores.regions
+        self.task, self.blocks, self.regions = task, BlockMoves(scores), scores.regions
         self.size = _FIRST_SIZE
 
     def descend(self, labels: Ints) -> None:

@@ -17,7 +17,7 @@ from ...inference.base import Inference
 from ...inference.mean_field import MeanField
 from ...inference.messages import TRW, MessagePassingMethod
 from .indices import Indices, working_type
-from .tensor import Field, PairPlan, Run, TensorScores, mean_field, message_passing, pair_tables
+from .tensor import Field, PairPlan, Schedule, TensorScores, mean_field, message_passing, pair_tables
 from .tensor_dense import ExactKernel, GridKernel
 from .tensor_losses import marginal_terms
 from .tensor_method import message_plan, why_not_tensor
@@ -91,7 +91,7 @@ class _Grid(torch.nn.Module):
         reason = why_not_tensor(self.inference)
         if reason is not None:
             raise PotentiaError(reason)
-        run = Run.of(self.inference, _MEMORY)
+        run = Schedule.of(self.inference, _MEMORY)
         if isinstance(self.inference, MeanField):
             return mean_field(layout.plan, scores, run, fields, pairs=False).variables
         return message_passing(layout.plan, scores, run, pairs=False).variables

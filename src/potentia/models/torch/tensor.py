@@ -209,7 +209,7 @@ class _Ready(NamedTuple):
     weight: Tensor
 
 
-class Run(NamedTuple):
+class Schedule(NamedTuple):
     """How iterations run.
 
     iterations: every message once each. tol: stop when no marginal of a variable changed by more; 0 runs all
@@ -230,8 +230,8 @@ class Run(NamedTuple):
         return self.tol <= 0.0 or torch.compiler.is_compiling()
 
     @classmethod
-    def of(cls, inference: Any, memory: int) -> Run:
-        """Iterations as a method's options ask for them."""
+    def of(cls, inference: Any, memory: int) -> Schedule:
+        """Schedule as a method's options ask for them."""
         options = int(inference.iterations), float(inference.tol), memory
         if isinstance(inference, MessagePassingMethod):
             return cls(*options, inference.uniform_start, float(inference.damping or 0.0))
@@ -239,7 +239,7 @@ class Run(NamedTuple):
 
 
 def message_passing(
-    plan: PairPlan, scores: TensorScores, run: Run, pairs: bool = True, value: bool = False
+    plan: PairPlan, scores: TensorScores, run: Schedule, pairs: bool = True, value: bool = False
 ) -> PairMarginals:
     """Coloured message passing with the counting numbers of the plan; with marginals of pairs and the value, if asked
     for.
@@ -316,8 +316,8 @@ def _update(group: Group, ready: _Ready, lam: list[Tensor], number: int, damping
     return damped(new, lam[number], damping), belief
 
 
-def _until(plan: PairPlan, ready: list[_Ready], lam: list[Tensor], run: Run) -> list[Tensor]:
-    """Iterations until no marginal changes by more than `tol`."""
+def _until(plan: PairPlan, ready: list[_Ready], lam: list[Tensor], run: Schedule) -> list[Tensor]:
+    """Schedule until no marginal changes by more than `tol`."""
     before: list[Tensor] = []
     state = list(lam)
     for _ in range(run.iterations):
@@ -333,7 +333,7 @@ def _until(plan: PairPlan, ready: list[_Ready], lam: list[Tensor], run: Run) -> 
     return state
 
 
-def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], run: Run) -> tuple[Tensor, ...]:
+def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], run: Schedule) -> tuple[Tensor, ...]:
     """All iterations; if their reverse needs more than `memory`, in segments that are run again backwards."""
     iterations = run.iterations
     # an iteration leaves about six tensors of the size of its messages
@@ -347,7 +347,7 @@ def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], ru
     return now
 
 
-def settled(some: Callable[..., tuple[Tensor, ...]], first: list[Tensor], run: Run) -> tuple[Tensor, ...]:
+def settled(some: Callable[..., tuple[Tensor, ...]], first: list[Tensor], run: Schedule) -> tuple[Tensor, ...]:
     """All iterations, or with a tolerance one by one until nothing changes by as much."""
     if run.all_at_once:
         return in_segments(some, first, run)
@@ -405,7 +405,12 @@ def _value(plan: PairPlan, scores: TensorScores, lam: list[Tensor], joint: Tenso
 
 
 def mean_field(
-    plan: PairPlan, scores: TensorScores, run: Run, fields: Field | None = None, pairs: bool = True, value: bool = False
+    plan: PairPlan,
+    scores: TensorScores,
+    run: Schedule,
+    fields: Field | None = None,
+    pairs: bool = True,
+    value: bool = False,
 ) -> PairMarginals:
     """Coloured coordinate ascent from uniform marginals; arguments as those of `message_passing`.
 

@@ -17,7 +17,7 @@ from ...inference.mean_field import MeanField
 from ...inference.messages import MessagePassingMethod
 from ...inference.pair_engine import suits_pairs
 from .indices import Indices, tensors_of, working_type
-from .tensor import PairPlan, Run, TensorScores, mean_field, message_passing
+from .tensor import PairPlan, Schedule, TensorScores, mean_field, message_passing
 from .tensor_regions import ProductPlan, RegionPlan, region_mean_field, region_messages, region_starts
 
 
@@ -68,7 +68,7 @@ class TensorMethod(torch.nn.Module):
         reason = why_not_tensor(inference)
         if reason is not None:
             raise PotentiaError(reason)
-        self.n_variables, self.run = graph.n_variables, Run.of(inference, memory)
+        self.n_variables, self.run = graph.n_variables, Schedule.of(inference, memory)
         self.product = isinstance(inference, MeanField)
         self.plan: PairPlan | RegionPlan | ProductPlan
         if isinstance(inference, MessagePassingMethod):

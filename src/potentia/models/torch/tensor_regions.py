@@ -19,7 +19,7 @@ from ...graph.structure import Graph
 from ...inference.engine import Entropy, check_counting
 from ...inference.region_engine import region_order
 from .indices import Indices, damped, safe_log_sum
-from .tensor import Run, in_segments, settled
+from .tensor import Schedule, in_segments, settled
 
 _FORBIDDEN = -1e30
 
@@ -134,7 +134,7 @@ def _belief(theta: Tensor, lam: Tensor, down: Tensor, up: Tensor) -> Tensor:
     return theta + ended[down].sum(-1) + _negated(ended[up]).sum(-1)
 
 
-def region_messages(plan: RegionPlan, theta: Tensor, run: Run, value: bool = False) -> RegionMarginals:
+def region_messages(plan: RegionPlan, theta: Tensor, run: Schedule, value: bool = False) -> RegionMarginals:
     """Coloured message passing of scores (N,) in the order of `Graph.regions`; arguments as `message_passing`."""
     dtype, every = theta.dtype, plan.every
     own = theta[every.child]
@@ -268,7 +268,7 @@ def expected_scores(plan: ProductPlan, theta: Tensor, q: Tensor) -> Tensor:
     return _field(plan.groups[0], table, q, plan.every.label.shape[1] - 1)
 
 
-def region_mean_field(plan: ProductPlan, theta: Tensor, run: Run, value: bool = False) -> RegionMarginals:
+def region_mean_field(plan: ProductPlan, theta: Tensor, run: Schedule, value: bool = False) -> RegionMarginals:
     """Coloured coordinate ascent from uniform marginals; scores and marginals as in `region_messages`."""
     every = plan.every
     ended = _ended(theta, -torch.inf)
