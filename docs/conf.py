@@ -29,12 +29,14 @@ MATH_ROLE = re.compile(r"(:math:`[^`]*`)")
 
 
 def plain_text(app, what, name, obj, options, lines):
-    """Docstrings are plain text, in which bars and stars mean themselves, except for formulas and code."""
-    formula = False
+    """Docstrings are plain text, in which bars and stars mean themselves, except for formulas, examples and code."""
+    formula = example = False
     for number, line in enumerate(lines):
         # a directive and the indented lines below it
         formula = line.lstrip().startswith(".. math::") or (formula and (not line or line[0] == " "))
-        if not formula:
+        # a prompt and the lines up to the next empty one
+        example = line.lstrip().startswith(">>>") or (example and bool(line))
+        if not (formula or example):
             parts = MATH_ROLE.split(line)
             lines[number] = "".join(part if k % 2 else _escaped(part) for k, part in enumerate(parts))
 

@@ -120,6 +120,17 @@ def load(
 
     Predictions are identical to those of the model saved. Nothing in the file is executed; a custom class must be
     imported before.
+
+    Example:
+        >>> import potentia as pt
+        >>> import tempfile, pathlib
+        >>> X, y = [[{"word": "Ann"}, {"word": "saw"}]], [["PERSON", "O"]]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "model"
+        ...     pt.ChainCRF().fit(X, y).save(path)
+        ...     model = pt.load(path)
+        >>> model.predict(X)
+        [['PERSON', 'O']]
     """
     check_type("path", path, str, os.PathLike)
     with reading(path):

@@ -89,6 +89,17 @@ def segment(
         scribbles: (h, w) whole numbers: the class of pixels under strokes, -1 elsewhere.
         warm_start: an earlier segmentation. Of the same image, its features are used again, which is several times as
             fast; of another image, the strokes drawn there are learned from, too.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> image = np.full((20, 30, 3), 40, dtype=np.uint8)
+        >>> image[:, 15:] = 200
+        >>> strokes = np.full((20, 30), -1)
+        >>> strokes[5:15, 3:5], strokes[5:15, 25:27] = 0, 1
+        >>> result = pt.segment(image, strokes)
+        >>> result.labels[10, ::6].tolist(), result.probabilities.shape
+        ([0, 0, 0, 1, 1], (20, 30, 2))
     """
     check_type("warm_start", warm_start, Segmentation, optional=True)
     path = Path(image) if isinstance(image, str | os.PathLike) else None

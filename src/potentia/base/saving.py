@@ -39,6 +39,11 @@ class Registered:
 
     A subclass is known from its definition on. Its options are what `get_params` returns, or the fields of a dataclass,
     and its constructor takes them as keywords.
+
+    Example:
+        >>> import potentia as pt
+        >>> issubclass(pt.TRW, pt.extend.Registered), issubclass(pt.Linear, pt.extend.Registered)
+        (True, True)
     """
 
     @classmethod

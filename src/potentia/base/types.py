@@ -52,7 +52,16 @@ def printable(text: str) -> str:
 
 
 class PotentiaError(ValueError):
-    """Input that cannot be used; the message is one sentence that names the field, shape or file."""
+    """Input that cannot be used; the message is one sentence that names the field, shape or file.
+
+    Example:
+        >>> import potentia as pt
+        >>> try:
+        ...     pt.TRW(iterations=-1).infer(pt.Graph.chain(2, n_states=2), {})
+        ... except pt.PotentiaError as error:
+        ...     print(error)
+        iterations must be a whole number >= 0, not -1.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*(printable(arg) if isinstance(arg, str) else arg for arg in args))
@@ -71,15 +80,44 @@ def enough_memory(what: str) -> Iterator[None]:
 
 
 class InfeasibleError(PotentiaError):
-    """Every labelling is forbidden: some region or variable has no state with a finite score."""
+    """Every labelling is forbidden: some region or variable has no state with a finite score.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> try:
+        ...     pt.Exact().infer(pt.Graph.chain(2, n_states=2), {"edge": np.full((2, 2), -np.inf)})
+        ... except pt.InfeasibleError as error:
+        ...     print(error)
+        theta['edge'][0] (variables [0, 1]) forbids every configuration.
+    """
 
 
 class WidthError(PotentiaError):
-    """Exact inference would need a table larger than allowed; the message states the width."""
+    """Exact inference would need a table larger than allowed; the message states the width.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> try:
+        ...     pt.Exact(max_table=1000).infer(pt.Graph.grid((20, 20), n_states=2), {"edge": np.eye(2)})
+        ... except pt.extend.WidthError as error:
+        ...     print("too wide")
+        too wide
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """An iterative method stopped before it met its tolerance, or a gradient is inaccurate."""
+    """An iterative method stopped before it met its tolerance, or a gradient is inaccurate.
+
+    Example:
+        >>> import potentia as pt
+        >>> import warnings
+        >>> with warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore", pt.ConvergenceWarning)  # few iterations are intended
+        ...     crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, pt.MarginalRisk(iterations=2))
+        ...     crf = crf.fit(pt.datasets.denoising(1, (8, 8), seed=0))
+    """
 
 
 def within_package(frame: FrameType, package: str = __name__.partition(".")[0]) -> bool:

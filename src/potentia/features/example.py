@@ -31,6 +31,13 @@ class Example:
         name: shown in messages and reports.
         inputs: for each kind an array of any shape, such as an image (channels, height, width), for potentials that
             read whole examples (`Potential.unit`). Number types are kept, without a copy.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> example = pt.Example(graph, features={"node": [[0.1], [0.9], [0.8]]}, labels=[0, 1, -1])
+        >>> example.labels.tolist()
+        [0, 1, -1]
     """
 
     def __init__(

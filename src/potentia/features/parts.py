@@ -135,6 +135,12 @@ class Parts:
     Attributes:
         sources: where the examples of each part come from.
         resident: how many parts are in memory at once where they are not all.
+
+    Example:
+        >>> import potentia as pt
+        >>> data = pt.parts([lambda n=n: pt.datasets.denoising(n, (8, 8), seed=0) for n in (2, 1)])
+        >>> [len(part) for part in data]
+        [2, 1]
     """
 
     def __init__(self, sources: Sequence[Source], resident: int = 1) -> None:

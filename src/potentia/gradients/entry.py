@@ -67,6 +67,15 @@ def loss_and_gradient(
     Returns:
         the loss and d_theta in the layout of theta; of scores given by a weight (`pt.Potts`, `pt.DenseGaussian`, ...)
         the derivative with respect to it, in its shape.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> theta = {"node": np.zeros((3, 2)), "edge": np.eye(2)}
+        >>> value, d_theta = pt.loss_and_gradient("univariate_logistic", pt.TRW(), graph, theta, [0, 1, -1])
+        >>> round(value, 4), d_theta["node"].shape, d_theta["edge"].shape
+        (1.3863, (3, 2), (2, 2))
     """
     if not isinstance(inference, Inference):
         raise PotentiaError(

@@ -503,7 +503,14 @@ def observed_states(graph: Graph, observed: ArrayLike | None) -> Ints:
 
 
 def labels_to_indicators(graph: Graph, labels: ArrayLike) -> dict[str, Floats | list[Floats]]:
-    """f(y): a table per region with 1 at its configuration; all zero for a region that touches a hidden variable."""
+    """f(y): a table per region with 1 at its configuration; all zero for a region that touches a hidden variable.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph.chain(2, n_states=3)
+        >>> {kind: table.tolist() for kind, table in pt.multilabel.labels_to_indicators(graph, [0, 2]).items()}
+        {'node': [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]], 'edge': [[[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]]}
+    """
     y = check_labels(graph, labels)
     return {kind: region_indicators(graph, y, kind) for kind in graph.kinds}
 
@@ -518,7 +525,14 @@ def region_indicators(graph: Graph, labels: Ints, kind: str) -> Floats | list[Fl
 
 
 def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> Ints:
-    """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero."""
+    """Labels from tables of indicators (or marginals): each variable's best state over its tables, -1 if all zero.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph.chain(2, n_states=3)
+        >>> pt.multilabel.indicators_to_labels(graph, pt.multilabel.labels_to_indicators(graph, [0, 2])).tolist()
+        [0, 2]
+    """
     check_type("graph", graph, Graph)
     check_type("indicators", indicators, Mapping)
     votes = np.zeros((graph.n_variables, int(graph.n_states.max())))

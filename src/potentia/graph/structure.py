@@ -76,6 +76,17 @@ class Graph:
         structures: kinds whose regions score by an outcome of their variables, see `pt.factors`, and what that is.
 
     Colourings, memory layouts and other derived data are computed on first use and stored in the graph.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph.grid((2, 3), n_states=2)
+        >>> graph.n_variables, graph.kinds
+        (6, ('node', 'edge'))
+        >>> graph.scopes["edge"][:3].tolist()
+        [[0, 1], [0, 3], [1, 2]]
+        >>> persons = pt.Graph([2, 2, 3], {"person": [[0], [1]], "group": [[2]], "member": [[0, 2], [1, 2]]})
+        >>> persons.shared_shape("member")
+        (2, 3)
     """
 
     scopes: Mapping[str, Ints]

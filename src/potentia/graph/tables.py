@@ -164,6 +164,18 @@ class DenseGaussian:
             i included; or None.
         exact: True sums over all pairs, in time :math:`O(n^2)`; False filters by a permutohedral lattice, in linear
             time; None does so for more than 2048 variables.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> image = np.zeros((6, 8, 3), dtype=np.uint8)
+        >>> image[:, 4:] = 200
+        >>> graph = pt.Graph([2] * 48, {"node": np.arange(48)[:, None]})
+        >>> pairs = pt.DenseGaussian(pt.features.bilateral(image, sd_position=3, sd_colour=13), weight=5)
+        >>> node = np.zeros((48, 2))
+        >>> node[[0, 47]] = [[3, 0], [0, 3]]
+        >>> pt.MeanField(iterations=10).infer(graph, {"node": node, "pairs": pairs}).mpm().reshape(6, 8)[2].tolist()
+        [0, 0, 0, 0, 1, 1, 1, 1]
     """
 
     def __init__(

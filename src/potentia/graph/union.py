@@ -22,6 +22,12 @@ class Union:
         parts: the graphs.
         variable_ptr: part k owns variables variable_ptr[k] : variable_ptr[k + 1].
         region_ptr: per kind, part k owns regions region_ptr[kind][k] : region_ptr[kind][k + 1].
+
+    Example:
+        >>> import potentia as pt
+        >>> both = pt.extend.Union([pt.Graph.chain(2, n_states=2), pt.Graph.chain(3, n_states=2)])
+        >>> both.graph.n_variables, both.variable_ptr.tolist()
+        (5, [0, 2, 5])
     """
 
     def __init__(self, parts: Iterable[Graph]) -> None:

@@ -114,6 +114,14 @@ class Anytime(Inference):
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
         seed: of orders and samples.
         confidence: probability with which the bounds hold that are not certain.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((3, 3), n_states=2)
+        >>> result = pt.Anytime(time_limit=2).infer(graph, {"edge": np.eye(2)})
+        >>> result.bound, bool(result.lower <= result.value <= result.upper)
+        ('exact', True)
     """
 
     smooth: ClassVar[bool] = False

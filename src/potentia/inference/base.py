@@ -41,7 +41,20 @@ class Result:
         oscillating: whether messages oscillated and were damped from then on.
         diverged: whether messages grew without limit, so that value and marginals mean nothing.
         messages: opaque state for a warm start: pass the whole result as `start=`.
+        scores, best, upper_of: the scores, and what `argmax` and `upper_bound` compute.
         memo: cache of what was computed from the result.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((2, 2), n_states=2)
+        >>> result = pt.TRW().infer(graph, {"node": [[0, 1]] * 4, "edge": np.eye(2)})
+        >>> result.bound, result.target, result.converged
+        ('upper', 'log_partition', True)
+        >>> result.mpm().tolist(), result.argmax().tolist()
+        ([1, 1, 1, 1], [1, 1, 1, 1])
+        >>> result.score([1, 1, 1, 1])
+        8.0
     """
 
     graph: Graph
@@ -193,6 +206,17 @@ class Inference(Registered, ABC):
     """A method that turns scores into marginals; subclasses hold its options and implement `run`.
 
     What a method can do is declared by the class attributes below; a custom method is a dataclass of its options.
+
+    Example:
+        >>> import potentia as pt
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Sharp(pt.extend.Inference):
+        ...     epsilon: float = 0.05
+        ...     def run(self, scores, start):
+        ...         return pt.Smoothed(self.epsilon).run(scores, None)
+        >>> Sharp().infer(pt.Graph.grid((1, 1), n_states=2), {"node": [[0, 1]], "edge": None}).mpm().tolist()
+        [1]
     """
 
     #: Several threads may run it at once and gain by it, so that examples are shared out over threads.

@@ -28,6 +28,17 @@ class Exact(Inference):
 
     Forests of pairs take two passes of belief propagation, linear in their size. Other graphs are eliminated
     variable by variable. If that needs a table of more than `max_table` entries, it is refused with the width.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> theta = {"node": [[0, 1], [0, 0], [0, 0]], "edge": np.eye(2)}
+        >>> result = pt.Exact().infer(graph, theta, observed={2: 0})
+        >>> round(result.value, 4), result.marginals["node"].round(3).tolist()
+        (3.1427, [[0.362, 0.638], [0.638, 0.362], [1.0, 0.0]])
+        >>> pt.Exact().sample(graph, theta, 5, seed=0).shape
+        (5, 3)
     """
 
     threaded: ClassVar[bool] = True

@@ -38,6 +38,15 @@ class Gibbs(Inference):
         chains: independent chains, at least two.
         tol: largest standard error that counts as converged.
         seed: same seed, same samples.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> theta = {"node": [[0, 1]] * 3, "edge": np.eye(2)}
+        >>> result = pt.Gibbs(samples=500, seed=0).infer(graph, theta)
+        >>> bool(abs(result.marginals["node"] - pt.Exact().infer(graph, theta).marginals["node"]).max() < 0.1)
+        True
     """
 
     smooth: ClassVar[bool] = False

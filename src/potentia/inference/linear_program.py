@@ -31,6 +31,14 @@ class LinearProgram(Inference):
         tol: how far from 0 and 1 a variable's marginals may lie for the optimum to count as a labelling.
         method: SciPy's "highs" (its choice), "highs-ds" (dual simplex) or "highs-ipm" (interior point, then
             crossover to a vertex).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((2, 2), n_states=2)
+        >>> result = pt.LinearProgram().infer(graph, {"node": [[0, 1], [0, 0], [0, 0], [0.5, 0]], "edge": np.eye(2)})
+        >>> result.bound, round(float(result.value), 6), result.argmax().tolist()
+        ('exact', 5.0, [1, 1, 1, 1])
     """
 
     smooth: ClassVar[bool] = False

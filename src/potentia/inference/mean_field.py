@@ -273,6 +273,15 @@ class MeanField(Inference):
         schedule: "coloured", "sequential" (0, 1, 2, ... then back) or "random".
         seed: of the random schedule.
         threads: None for all cores (or POTENTIA_THREADS).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(4, n_states=2)
+        >>> theta = {"node": [[0, 1]] * 4, "edge": np.eye(2)}
+        >>> result = pt.MeanField().infer(graph, theta)
+        >>> result.bound, result.value <= pt.Exact().infer(graph, theta).value
+        ('lower', True)
     """
 
     threaded: ClassVar[bool] = True

@@ -166,6 +166,14 @@ class Smoothed(MessagePassingMethod):
     :math:`|\alpha|` are the sizes of the tables. epsilon is one number or {kind: number}; 0 is max-product coordinate
     descent on the LP's dual, which may stall above the LP. `Result.argmax` rounds and
     searches locally, `Result.gap` is the distance to the bound.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((3, 3), n_states=2)
+        >>> result = pt.Smoothed(0.01, iterations=200).infer(graph, {"node": [[0, 1]] * 9, "edge": np.eye(2)})
+        >>> result.target, round(result.score(result.argmax()), 6), result.gap < 1
+        ('max_score', 21.0, True)
     """
 
     epsilon: float | Mapping[str, float] = 0.1
@@ -186,6 +194,17 @@ class TRW(MessagePassingMethod):
 
     optimise_rho: choose the weights that make the bound tightest, by conditional gradient over spanning forests, in up
     to 60 steps, each a run of message passing. Such results have no gradient.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((3, 3), n_states=2)
+        >>> theta = {"node": [[0.0, 0.5]] * 9, "edge": np.eye(2)}
+        >>> result = pt.TRW().infer(graph, theta)
+        >>> result.bound, result.converged
+        ('upper', True)
+        >>> result.value >= pt.Exact().infer(graph, theta).value
+        True
     """
 
     uniform_start: ClassVar[bool] = True
@@ -213,7 +232,16 @@ class TRW(MessagePassingMethod):
 
 @dataclass
 class LoopyBP(MessagePassingMethod):
-    """Loopy belief propagation (the Bethe entropy): an estimate of log Z, exact on forests."""
+    """Loopy belief propagation (the Bethe entropy): an estimate of log Z, exact on forests.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(4, n_states=2)
+        >>> theta = {"node": [[0, 1]] * 4, "edge": np.eye(2)}
+        >>> pt.LoopyBP(iterations=10).infer(graph, theta).marginals["node"].round(3).tolist()
+        [[0.164, 0.836], [0.117, 0.883], [0.117, 0.883], [0.164, 0.836]]
+    """
 
     uniform_start: ClassVar[bool] = True
 
@@ -227,6 +255,14 @@ class Kikuchi(MessagePassingMethod):
     """Generalised belief propagation: counting numbers from the containment of regions; an estimate of log Z.
 
     Exact when the regions form a junction tree. Equal to `LoopyBP` on graphs of pairs.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph([2, 2, 2], {"triple": [[0, 1, 2]]})
+        >>> theta = {"triple": [[[[0, 0], [0, 1]], [[0, 1], [1, 3]]]]}
+        >>> result = pt.Kikuchi().infer(graph, theta)
+        >>> round(float(result.value - pt.Exact().infer(graph, theta).value), 6)
+        -0.0
     """
 
     def entropy(self, graph: Graph) -> Entropy:
@@ -241,6 +277,14 @@ class MessagePassing(MessagePassingMethod):
     counting: {kind: one number or one per region}; kinds that are left out have counting number 0. links: "star"
     (cliques to variables), "containment" (every region to every region inside it) or "maximal" (regions inside no other
     to all inside).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((3, 3), n_states=2)
+        >>> method = pt.extend.MessagePassing(counting={"edge": 0.5, "node": 0.5}, links="star")
+        >>> method.infer(graph, {"node": [[0, 1]] * 9, "edge": np.eye(2)}).mpm().tolist()
+        [1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
 
     counting: Mapping[str, ArrayLike] = field(default_factory=dict)

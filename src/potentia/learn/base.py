@@ -62,6 +62,13 @@ class State:
         ended: nothing more can be gained.
         failure: why the fit ended elsewhere than at a minimum.
         doubt: what makes the last gradient inaccurate.
+
+    Example:
+        >>> import potentia as pt
+        >>> state = pt.extend.State({"node": pt.Linear()}, limit=10)
+        >>> later = state.after({"objective": 1.5})
+        >>> len(state.history), len(later.history), later.history[-1]["objective"]
+        (0, 1, 1.5)
     """
 
     potentials: Mapping[str, Potential]
@@ -84,7 +91,13 @@ class State:
 
 
 class Stop(NamedTuple):
-    """Why a fit ended: whether it converged, and what to warn of."""
+    """Why a fit ended: whether it `converged`, and the text of a `warning` (None: no warning).
+
+    Example:
+        >>> import potentia as pt
+        >>> pt.extend.Stop(converged=False, warning="the step became too short").converged
+        False
+    """
 
     converged: bool
     warning: str | None = None
@@ -95,6 +108,20 @@ class Learner(Params, Registered, ABC):
 
     A custom class defines `init` and `step`, and may override when it is done, what `finish` returns and what
     predictions of the trained model use. It works with checkpoints, progress and saving as the library's own do.
+
+    Example:
+        >>> import potentia as pt
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Once(pt.extend.Learner):
+        ...     def init(self, data, potentials):
+        ...         return pt.extend.State(data.begin(potentials), limit=1)
+        ...     def step(self, data, state):
+        ...         return state.after({"objective": 0.0})
+        >>> train = pt.datasets.denoising(1, (8, 8), seed=0)
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, Once()).fit(train)
+        >>> len(crf.history_)
+        1
     """
 
     #: What predictions take of inference's result unless a CRF says otherwise.

@@ -64,6 +64,14 @@ class IteratedLogistic(Learner):
         track_error: predict the training examples (and the validation examples, if given) after every iteration, or
             after those listed.
         threads: None for all cores (or POTENTIA_THREADS).
+
+    Example:
+        >>> import potentia as pt
+        >>> train = pt.datasets.denoising(2, (12, 12), seed=0)
+        >>> learner = pt.IteratedLogistic(epsilon=0.1, iterations=3)
+        >>> crf = pt.CRF({"node": pt.Boosting(rounds=10), "edge": pt.Linear()}, learner).fit(train)
+        >>> [row["iteration"] for row in crf.history_]
+        [1, 2, 3]
     """
 
     epsilon: float | Mapping[str, float] = 0.1

@@ -72,6 +72,14 @@ class MaxMargin(Learner):
             {kind: table (n_regions, *states)}. Variables without label or of weight 0 are left out.
         track_error: predict the training examples after every iteration (and the validation examples, if given).
         seed: of the order of examples.
+
+    Example:
+        >>> import potentia as pt
+        >>> learner = pt.MaxMargin(iterations=20, inference=pt.Smoothed(0.0))
+        >>> train = pt.datasets.denoising(1, (8, 8), seed=0)
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(train)
+        >>> crf.history_[-1]["gap"] < crf.history_[0]["gap"]
+        True
     """
 
     ridge: float = 1e-2

@@ -73,6 +73,14 @@ def parts(items: Any, *, part_entries: int | None = None, resident: int = 1) -> 
             by default. Results depend on the cuts by rounding only, and not on who works on which part.
         resident: how many parts are in memory at once where they are not all. A fit reads all others again in each
             round; its messages wait in a temporary folder (TMPDIR).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> examples = pt.datasets.denoising(4, (8, 8), seed=0)
+        >>> data = pt.parts([lambda k=k: examples[k : k + 2] for k in (0, 2)])
+        >>> len(data), [len(part) for part in data]
+        (2, [2, 2])
     """
     check_count("resident", resident, 1)
     check_count("part_entries", part_entries, 1, optional=True)
@@ -133,6 +141,15 @@ def write_parts(
 
     Examples are taken one by one, so an iterator over more than memory holds will do.
     `part_entries`: table entries of a part, about 4 million by default.
+
+    Example:
+        >>> import potentia as pt
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     files = pt.write_parts(pt.datasets.denoising(4, (8, 8), seed=0), folder, part_entries=1)
+        ...     data = pt.parts(folder)
+        ...     len(files), sum(len(part) for part in data)
+        (4, 4)
     """
     check_count("part_entries", part_entries, 1, optional=True)
     target = new_folder(folder)

@@ -58,6 +58,14 @@ class MarginalRisk(Learner):
             does so if there are validation examples or the data are small (one part, 4 million table entries).
         seed: of the order of batches.
         threads: None for all cores (or POTENTIA_THREADS); examples are divided among them.
+
+    Example:
+        >>> import potentia as pt
+        >>> learner = pt.MarginalRisk("univariate_logistic", inference=pt.TRW(iterations=5, tol=0), iterations=20)
+        >>> train = pt.datasets.denoising(2, (12, 12), seed=0)
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}, learner).fit(train)
+        >>> crf.history_[-1]["objective"] < crf.history_[0]["objective"]
+        True
     """
 
     loss: str | Loss = "univariate_logistic"

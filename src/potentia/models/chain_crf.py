@@ -87,6 +87,16 @@ class ChainCRF(ChainPredictor):
     A number far from zero compared with how it varies, such as a year or a time stamp, is centred: its weights multiply
     its difference from the offset in `offsets_`, and a new attribute, "year is present", says which tokens have it.
     Otherwise the penalty would hide how it varies. CRFsuite does not centre; other attributes are as in CRFsuite.
+
+    Example:
+        >>> import potentia as pt
+        >>> X = [[{"word": "Ann"}, {"word": "saw"}, {"word": "Oslo"}], [{"word": "Oslo"}, {"word": "slept"}]]
+        >>> y = [["PERSON", "O", "PLACE"], ["PLACE", "O"]]
+        >>> model = pt.ChainCRF(c2=0.1).fit(X, y)
+        >>> model.predict([[{"word": "Ann"}, {"word": "slept"}]])
+        [['PERSON', 'O']]
+        >>> [max(token, key=token.get) for token in model.predict_marginals(X)[0]]
+        ['PERSON', 'O', 'PLACE']
     """
 
     _: KW_ONLY

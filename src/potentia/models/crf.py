@@ -83,6 +83,13 @@ class CRF(Params, Registered):
     could be gained), `converged_` (whether the fit ended before its limit of iterations, and not because a line search
     failed), `scales_` (factors between `f` and theta, per kind), `shapes_` (of the tables of each kind) and
     `inference_`. Works with scikit-learn's `clone` and cross-validation over lists of examples.
+
+    Example:
+        >>> import potentia as pt
+        >>> train, test = pt.datasets.denoising(2, (16, 16), seed=0), pt.datasets.denoising(1, (16, 16), seed=1)
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}).fit(train)
+        >>> crf.predict(test)[0].shape, crf.predict_marginals(test)[0].shape
+        ((256,), (256, 2))
     """
 
     saved: ClassVar[Schema] = {

@@ -33,6 +33,17 @@ class NodeClassifier(LabelEstimator):
 
     After `fit`: `classes_`, in the order of the columns of `predict_proba`, and `model_`, the `CRF`. For
     `cross_val_score`, X may be a list of pairs (features, edges): `fit(X, y)`.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> groups = np.arange(40) % 2
+        >>> edges = [(i, j) for i in range(40) for j in range(i) if groups[i] == groups[j] and rng.random() < 0.3]
+        >>> known = [("cat", "dog")[k] if i < 20 else None for i, k in enumerate(groups)]
+        >>> model = pt.NodeClassifier("linear").fit(groups[:, None] + rng.normal(size=(40, 1)), edges, known)
+        >>> model.predict()[-4:]
+        array(['cat', 'dog', 'cat', 'dog'], dtype='<U3')
     """
 
     def __init__(self, node: str = "auto", neighbours: bool = True, class_weight: Any = None, seed: int = 0) -> None:

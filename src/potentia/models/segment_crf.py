@@ -69,6 +69,15 @@ class SegmentCRF(AttributeModel):
     After `fit`: `labels_` (None stands for tokens outside), `max_lengths_` (of each label), `state_features_`,
     `length_features_` and `transition_features_` (weights by name), `history_`, `n_iter_`, `converged_`. Results do not
     depend on the number of threads.
+
+    Example:
+        >>> import potentia as pt
+        >>> words = [["in", "New", "York", "today"], ["in", "Paris"]]
+        >>> X = [[{"word": word} for word in sentence] for sentence in words]
+        >>> y = [[(0, 1, "O"), (1, 3, "PLACE"), (3, 4, "O")], [(0, 1, "O"), (1, 2, "PLACE")]]
+        >>> model = pt.SegmentCRF(c2=0.01).fit(X, y)
+        >>> [tuple(segment) for segment in model.predict(X[:1])[0]]
+        [(0, 1, 'O'), (1, 3, 'PLACE'), (3, 4, 'O')]
     """
 
     _: KW_ONLY

@@ -35,6 +35,17 @@ class SequenceLabeller(LabelEstimator):
         seed: of what is random.
 
     After `fit`: `classes_`, in the order of the columns of `predict_proba`, and `model_`, the CRF.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> modes = [np.repeat(rng.integers(0, 2, 4), 10) for _ in range(4)]
+        >>> readings = [mode[:, None] + rng.normal(size=(40, 2)) for mode in modes]
+        >>> labels = [np.array(["idle", "busy"])[mode].tolist() for mode in modes]
+        >>> model = pt.SequenceLabeller("linear").fit(readings, labels)
+        >>> model.score(readings, labels) > 0.8
+        True
     """
 
     def __init__(self, node: str = "auto", window: int = 1, class_weight: Any = None, seed: int = 0) -> None:

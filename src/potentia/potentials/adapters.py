@@ -33,7 +33,14 @@ class LightGBM(Potential):
     and learning stays at chance; at 100 the Hessian is zero in its arithmetic. So the loss is given to it with
     a Hessian of at least 0.05 per row, and `max_delta_step` bounds leaf values. The first fit grows `rounds`
     rounds, every further one adds `more_rounds`. `params` are passed on to LightGBM. A row of weight 2 is not
-    quite two rows, because leaves are limited by counts. Saved as LightGBM's own text.
+    quite two rows, because leaves are limited by counts. `learning_rate`, `num_leaves` and `seed` are LightGBM's own
+    options. Saved as LightGBM's own text.
+
+    Example:
+        >>> import potentia as pt
+        >>> crf = pt.CRF({"node": pt.LightGBM(rounds=5), "edge": pt.Potts()}, pt.IteratedLogistic(iterations=2))
+        >>> crf.fit(pt.datasets.denoising(2, (8, 8), seed=0)).predict(pt.datasets.denoising(1, (8, 8), seed=1))[0].shape
+        (64,)
     """
 
     saved: ClassVar[Schema] = {**Potential.saved, "models_": Items(TEXT), "texts": Rule(_check_texts)}

@@ -27,6 +27,24 @@ class Potential(Params, Registered, ABC):
 
     Further fits continue from the fitted function, or keep it if they find no better one, so that the penalised loss
     never rises. An unfitted potential is the zero function. `sklearn.base.clone` and `reset` start from zero.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> class Step(pt.extend.Potential):
+        ...     def _begin(self, problem):
+        ...         self.table_ = np.zeros((2, problem.n_outputs))
+        ...     def _scores(self, x):
+        ...         return self.table_[(x[:, 0] > 0).astype(int)]
+        ...     def _fit(self, problem):
+        ...         def slope(batch):
+        ...             d = batch.loss_and_slope(self._scores(batch.x))[1]
+        ...             return np.stack([d[batch.x[:, 0] <= 0].sum(0), d[batch.x[:, 0] > 0].sum(0)])
+        ...         for _ in range(20):
+        ...             self.table_ = self.table_ - problem.sum(slope) / problem.total_weight
+        >>> crf = pt.CRF({"node": Step(), "edge": pt.Linear()}, pt.IteratedLogistic(iterations=2))
+        >>> crf.fit(pt.datasets.denoising(2, (8, 8), seed=0)).predict(pt.datasets.denoising(1, (8, 8), seed=1))[0].shape
+        (64,)
     """
 
     #: Reads features of each region, "row", which may also be a SciPy sparse matrix, "sparse row", or `Inputs` of whole

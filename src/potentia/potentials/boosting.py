@@ -325,7 +325,14 @@ class Boosting(Potential):
     A further fit adds `more_rounds` trees by default. The chapter instead grows `rounds` new
     trees from the zero function; `restart=True` does that and keeps the new trees if their loss is lower.
     It rarely is, because by then the biases are adapted to the old trees, and learning stops early. Each fit
-    draws different rows; equal seeds give equal sequences of fits.
+    draws different rows; equal values of `seed` give equal sequences of fits. `max_leaves` limits the leaves of a tree
+    (None: as many as `min_leaf` and `min_split` allow).
+
+    Example:
+        >>> import potentia as pt
+        >>> crf = pt.CRF({"node": pt.Boosting(rounds=10), "edge": pt.Potts()}, "joint")
+        >>> crf.fit(pt.datasets.denoising(2, (8, 8), seed=0)).predict(pt.datasets.denoising(1, (8, 8), seed=1))[0].shape
+        (64,)
     """
 
     threaded: ClassVar[bool] = True

@@ -32,13 +32,21 @@ Moments = tuple[Floats, Floats, Ints]
 class Linear(Differentiable):
     r"""A linear function :math:`f(x) = x W + b` of the features [ILR-chapter Eq. 1.21].
 
-    The penalty :math:`\frac{1}{2} \text{ridge} |W|^2` is added to the summed loss; b is not penalised. `ridge` is the
+    The penalty :math:`\frac{1}{2} \text{ridge} |W|^2` is added to the summed loss; b is not penalised, and left out
+    with `intercept=False`. `ridge` is the
     inverse of scikit-learn's C. x may be sparse (CSR). `transformer` is a scikit-learn
     transformer (PolynomialFeatures, SplineTransformer, ...), of which a copy is fitted to the rows of the
     first fit. L-BFGS stops when no component of the mean gradient exceeds tol, in coordinates in which the
     features are uncorrelated and of equal size, or after max_iter steps (20 when it continues an earlier
     fit). `parameters` are these coordinates; W and b are `coef_` (d,
     K) and `intercept_` (K,).
+
+    Example:
+        >>> import potentia as pt
+        >>> train = pt.datasets.denoising(2, (8, 8), seed=0)
+        >>> crf = pt.CRF({"node": pt.Linear(ridge=0.1), "edge": pt.Linear()}).fit(train)
+        >>> crf.potentials_["node"].coef_.shape, crf.potentials_["edge"].coef_.shape
+        ((2, 2), (2, 4))
     """
 
     unit: ClassVar[Literal["row", "sparse row", "example"]] = "sparse row"

@@ -27,7 +27,14 @@ class MLP(Differentiable):
     variables, which are the defaults; its rate for pairs is 0.05, so pass `learning_rate=0.05` there. V and W also see
     a constant input, and features are standardised on the rows of the first fit (`standardise`). The penalty is
     :math:`\frac{1}{2} \text{ridge} (|V|^2 + |W|^2)` without the constants' weights. `parameters` is V (d + 1, hidden),
-    then W (hidden + 1, K), flat, the constants' rows last; W starts at zero.
+    then W (hidden + 1, K), flat, the constants' rows last; W starts at zero. `seed` determines where V starts and which
+    rows are drawn.
+
+    Example:
+        >>> import potentia as pt
+        >>> crf = pt.CRF({"node": pt.MLP(hidden=8, epochs=2), "edge": pt.Linear()})
+        >>> crf.fit(pt.datasets.denoising(2, (8, 8), seed=0)).predict(pt.datasets.denoising(1, (8, 8), seed=1))[0].shape
+        (64,)
     """
 
     threaded: ClassVar[bool] = True

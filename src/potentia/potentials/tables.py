@@ -26,7 +26,14 @@ from .problem import Batch, Problem
 class Constant(Differentiable):
     r"""A table :math:`f(x) = v` that does not depend on x [ILR-chapter sec. 1.9.2].
 
-    The penalty is :math:`\frac{1}{2} \text{ridge} |v|^2`. `parameters` is v, also in `table_` (K,).
+    The penalty is :math:`\frac{1}{2} \text{ridge} |v|^2`. `parameters` is v, also in `table_` (K,). L-BFGS stops
+    when no component of the mean gradient exceeds `tol`, or after `max_iter` steps.
+
+    Example:
+        >>> import potentia as pt
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Constant()}).fit(pt.datasets.denoising(2, (8, 8), seed=0))
+        >>> crf.potentials_["edge"].table_.shape
+        (4,)
     """
 
     threaded: ClassVar[bool] = True
@@ -86,7 +93,14 @@ class Constant(Differentiable):
 
 
 class Zero(Potential):
-    """f(x) = 0 [ILR-chapter sec. 1.9.1]: nothing to learn."""
+    """f(x) = 0 [ILR-chapter sec. 1.9.1]: nothing to learn.
+
+    Example:
+        >>> import potentia as pt
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Zero()})  # every pixel by itself
+        >>> len(crf.fit(pt.datasets.denoising(2, (8, 8), seed=0)).history_) > 0
+        True
+    """
 
     threaded: ClassVar[bool] = True
     shared: ClassVar[bool] = True
@@ -121,7 +135,18 @@ class Temperature(Differentiable):
 
     For log-probabilities or logits of another model as features of variables. `Linear` would learn a matrix of weights
     and an intercept for every state, which a few labelled images cannot determine. w, an inverse temperature, is
-    `parameters`, also in `weight_` (1,), and is not penalised.
+    `parameters`, also in `weight_` (1,), and is not penalised. `max_iter` and `tol` are those of `Linear`.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> truth = np.arange(64) // 32
+        >>> logits = 5.0 * np.eye(2)[truth] + 4 * rng.normal(size=(64, 2))  # of another model
+        >>> example = pt.Example(pt.Graph.grid((8, 8), n_states=2), {"node": logits, "edge": np.ones((112, 1))}, truth)
+        >>> crf = pt.CRF({"node": pt.Temperature(), "edge": pt.Potts()}).fit([example])
+        >>> crf.potentials_["node"].weight_.shape
+        (1,)
     """
 
     threaded: ClassVar[bool] = True
@@ -261,6 +286,15 @@ class Potts(WeightPotential):
     """The score -weight [a != b] of a pair of labels; see `WeightPotential`.
 
     weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=4)
+        >>> node = np.array([[2.0, 0, 0, 0], [0, 0.5, 0, 0], [2.0, 0, 0, 0]])
+        >>> pt.TRW().infer(graph, {"node": node, "edge": pt.Potts(1.0)}).mpm().tolist()
+        [0, 0, 0]
+        >>> crf = pt.CRF({"node": pt.Linear(), "edge": pt.Potts()})  # learns the weight
     """
 
     @property
@@ -275,6 +309,14 @@ class TruncatedLinear(WeightPotential):
 
     weight: a number or one per pair, (m,); None learns it. cut: in labels, infinity for none. Other options are those
     of `Linear`.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=4)
+        >>> node = np.array([[3.0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 3.0, 0]])
+        >>> pt.TRW().infer(graph, {"node": node, "edge": pt.TruncatedLinear(1.0, cut=2)}).mpm().tolist()
+        [0, 2, 2]
     """
 
     cut: float = math.inf
@@ -290,6 +332,14 @@ class TruncatedQuadratic(TruncatedLinear):
 
     weight: a number or one per pair, (m,); None learns it. cut: the largest squared distance that counts, infinity for
     none. Other options are those of `Linear`.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=5)
+        >>> node = np.array([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 9.0]])
+        >>> pt.TRW().infer(graph, {"node": node, "edge": pt.TruncatedQuadratic(1.0, cut=9)}).mpm().tolist()
+        [0, 2, 4]
     """
 
     @property
@@ -302,6 +352,13 @@ class Scaled(WeightPotential):
     r"""The score :math:`\text{weight} \cdot \text{table}(a, b)` of a pair of labels; see `WeightPotential`.
 
     table: (L, L), finite. weight: a number or one per pair, (m,); None learns it. Other options are those of `Linear`.
+
+    Example:
+        >>> import potentia as pt
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> agree = [[1.0, 0.0], [0.0, 1.0]]
+        >>> pt.Exact().infer(graph, {"node": [[0, 2], [0, 0], [0, 0]], "edge": pt.Scaled(agree, 3.0)}).mpm().tolist()
+        [1, 1, 1]
     """
 
     def __init__(self, table: Any, weight: Any = None, **options: Any) -> None:

@@ -75,6 +75,14 @@ class MAPResult(Result):
         feasible: whether the labelling has a finite score.
         interrupted: whether Ctrl-C ended the search.
         seconds, cpu_seconds: what it took, without the compilation of kernels; CPU time with that of toulbar2.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.chain(3, n_states=2)
+        >>> result = pt.MAP(time_limit=2).infer(graph, {"node": [[0, 1]] * 3, "edge": np.eye(2)})
+        >>> result.feasible, result.interrupted, result.argmax().tolist()
+        (True, False, [1, 1, 1])
     """
 
     found_by: str = ""
@@ -126,6 +134,15 @@ class MAP(Inference):
         threads: of belief propagation; None for all cores (or POTENTIA_THREADS).
         query: variables to label, with the others summed out (marginal MAP); None for all. See `MarginalMAPResult`.
         cpu_limit: seconds of CPU time of this process and of toulbar2's; None for none.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> graph = pt.Graph.grid((3, 3), n_states=3)
+        >>> theta = {"node": np.arange(27).reshape(9, 3) % 4, "edge": np.eye(3)}
+        >>> result = pt.MAP(time_limit=5).infer(graph, theta)
+        >>> result.bound, round(float(result.value), 6), result.argmax().tolist()
+        ('exact', 29.0, [2, 0, 0, 2, 2, 0, 1, 2, 2])
     """
 
     smooth: ClassVar[bool] = False

@@ -63,6 +63,11 @@ def cluster(
         store: a folder that all workers see, where they save the state of their parts once the log of calls, which the
             client keeps in case a worker dies, exceeds 256 MiB; None to keep the log however long it is. These files
             are pickles, which can run code when they are read: nobody else may write to the folder.
+
+    Example:
+        >>> import potentia as pt
+        >>> with pt.cluster("local", workers=2):  # doctest: +SKIP
+        ...     crf = pt.CRF({"node": pt.Linear(), "edge": pt.Linear()}).fit(pt.datasets.denoising(8, seed=0))
     """
     if CLUSTER.get() is not None:
         raise PotentiaError("pt.cluster cannot be used inside another pt.cluster.")

@@ -18,10 +18,18 @@ from .network import APART, learn_networks
 class IndependentClassifiers(MarginClassifier):
     r"""One support vector machine per label, independent of the others.
 
-    Args: as in `LMSBN`, without choices by cross-validation; alpha is common to all labels,
-    :math:`C = 1 / (\alpha n)`.
+    Args: alpha is common to all labels, :math:`C = 1 / (\alpha n)`. kernel, gamma, degree, coef0, class_weight,
+    constraints, tol, passes and random_state are as in `LMSBN`, without choices by cross-validation.
 
     After `fit`: `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).normal(size=(40, 3))
+        >>> Y = (X > 0).astype(int)
+        >>> pt.multilabel.IndependentClassifiers(alpha=0.01).fit(X, Y).score(X, Y) > 0.8
+        True
     """
 
     alpha: float = 1e-3

@@ -85,6 +85,16 @@ class LabelNetwork(MultiLabelClassifier):
     `whole_` (whether "exact" is the most probable labelling), `cv_results_` (held-out measures by power and whole) and
     `held_out_` (measures of "exact" predictions, "joint", and of labels each on its own, "alone", with 95 % intervals);
     the last two are not saved.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(60, 3))
+        >>> Y = np.column_stack([X[:, 0] > 0, X[:, 0] > 0.5, X[:, 1] > 0]).astype(int)
+        >>> model = pt.LabelNetwork(["linear"], n_trees=20, constraints={1: 0}).fit(X, Y)  # label 1 only with label 0
+        >>> model.predict(X).shape, model.predict_proba(X).shape
+        ((60, 3), (60, 3))
     """
 
     units: Literal["auto"] | Sequence[Any] = "auto"

@@ -63,6 +63,15 @@ class LMBM(MarginClassifier):
     After `fit`: `coef_` (K, d), or with a kernel `dual_coef_` (K, n), `intercept_` (K), `cliques_` (sets of labels),
     `clique_weights_`, `objective_` and `gap_` (in units of the mean loss). Cliques with a label that is constant in
     training are left out.
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(60, 3))
+        >>> Y = np.column_stack([X[:, 0] > 0, X[:, 0] > 0.5, X[:, 1] > 0]).astype(int)
+        >>> pt.LMBM(alpha=0.01).fit(X, Y).score(X, Y) > 0.8
+        True
     """
 
     alpha: float = 1e-2

@@ -95,6 +95,16 @@ class LMSBN(MarginClassifier):
     j in the score of label i), `intercept_` (K), and `coef_` (K, d), or with a kernel `dual_coef_` (K, n);
     `network_`, the same by place, with the searches; `alpha_` and `label_scale_`, with a kernel `gamma_`, as chosen or
     given; `cv_results_`, measures of all options that were compared (not saved).
+
+    Example:
+        >>> import potentia as pt
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(60, 3))
+        >>> Y = np.column_stack([X[:, 0] > 0, X[:, 0] > 0.5, X[:, 1] > 0]).astype(int)
+        >>> model = pt.LMSBN(alpha=0.01).fit(X, Y)
+        >>> model.predict(X[:5]).shape, model.score(X, Y) > 0.8
+        ((5, 3), True)
     """
 
     alpha: float | CV = "cv"
