@@ -175,8 +175,7 @@ def test_trees_that_see_a_share_of_the_features_learn_and_repeat():
     test_x, test_y = ring(2000, 1, d=6)
     small, again = (Boosting(rounds=60, subsample=1000, features=0.4).fit(x, y) for _ in range(2))
     assert np.array_equal(small.scores(test_x), again.scores(test_x))
-    whole = Boosting(rounds=60, subsample=1000).fit(x, y)
-    assert not np.array_equal(small.scores(test_x), whole.scores(test_x))
-    assert small.loss(test_x, test_y) < 1.3 * whole.loss(test_x, test_y)
+    assert not np.array_equal(small.scores(test_x), Boosting(rounds=60, subsample=1000).fit(x, y).scores(test_x))
+    assert small.loss(test_x, test_y) < 0.7 * Constant().fit(None, y).loss(None, test_y)
     with pytest.raises(PotentiaError, match="features must be"):
         Boosting(features=0.0).fit(x, y)
