@@ -176,14 +176,12 @@ class ImagePipeline(Pipeline):
             raise PotentiaError(f"the model needs {wanted} given features with every image.")
         return Given(None if features is None else self.shrink(features), soft)
 
-    def node_scores(self, values: np.ndarray, given: Given) -> Callable[[Window], np.ndarray]:
-        """Log-probabilities (*window, n_classes) of single pixels of an image, in float32, by window."""
-        soft, stage = given.probabilities, self.pixels
-        if stage is None:
-            assert soft is not None
-            return lambda window: soft[window]
-        context = stage.context(values, given)
-        return lambda window: stage.scores(values, window, given, context)
+    def node_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
+        """Log-probabilities (*size, n_classes) of single pixels of an image, in float32."""
+        if self.pixels is not None:
+            return self.pixels.image_scores(values, given)
+        assert given.probabilities is not None
+        return given.probabilities
 
     def window_example(
         self,
@@ -259,12 +257,12 @@ class ImagePipeline(Pipeline):
 
         def of(window: Window) -> np.ndarray:
             """Predictions of a window, (*window, k)."""
-            (predicted,) = predict([self.window_example(seen, window, scores(window))])
+            (predicted,) = predict([self.window_example(seen, window, scores[window])])
             return np.asarray(predicted, dtype=np.float32).reshape(*window_size(window), -1)
 
-        entries = self.axes * len(self.classes) ** 2 * int(np.prod(size))
-        in_tiles = partial(blend, size, self.tile_side(), _OVERLAP[self.axes])
-        predicted = of(whole(size)) if entries <= _MOST_ENTRIES else in_tiles(of)
+        n, in_tiles = int(np.prod(size)), partial(blend, size, self.tile_side(), _OVERLAP[self.axes])
+        fits = n * self.axes * len(self.classes) ** 2 <= _MOST_ENTRIES and n <= 1.5 * TILE_SIDES[self.axes] ** self.axes
+        predicted = of(whole(size)) if fits else in_tiles(of)
         if size == full:
             return predicted
         return upsample_marginals(predicted.reshape(-1, predicted.shape[-1]), size, full)

@@ -256,7 +256,7 @@ class TrainingImages:
         """A window of image k with scores by a stage, whose context is `coarse`, or else by the pipeline's own."""
         values, given = self.image(k)
         if stage is None:
-            scores = self.pipeline.node_scores(values, given)(window)
+            scores = self.pipeline.node_scores(values, given)[window]
         else:
             scores = stage.scores(values, window, given, None if coarse is None else Context(coarse))
         labels, name = self.labels[k][window], self.read.files[k].name
@@ -403,7 +403,8 @@ def _coarse_predictions(images: TrainingImages, unseen: Sequence[PixelStage]) ->
         for stage, (k, window) in zip(unseen, bar.over(images.units, "context"), strict=True):
             values, given = images.image(k)
             shape = (*pixels.coarse_size(values.shape[:-1]), len(images.pipeline.classes))
-            stage.fill_coarse(coarse.setdefault(k, np.empty(shape, dtype=np.float32)), values, window, given)
+            grid_of = coarse.setdefault(k, np.empty(shape, dtype=np.float32))
+            stage.fill_coarse(grid_of, stage.tile_rows(values, window, given))
     return coarse
 
 

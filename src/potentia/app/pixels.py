@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from scipy import ndimage
 from scipy.special import log_softmax
 
 from ..base.types import Ints, PotentiaError, prefixed
-from ..features.pixels import filter_bank, filter_reach, n_filters
+from ..features.pixels import filter_planes, filter_reach, n_filters
 from ..potentials import Potential
 from .image_files import Given
 
@@ -207,23 +207,20 @@ class PixelRows:
         filters = n_filters(self.channels, axes=self.axes) if self.features == "filters" else 0
         return filters + self.given + (self.axes if self.position else 0)
 
-    def rows(
-        self, values: np.ndarray, window: Window, given: np.ndarray | None, context: Context | None = None
-    ) -> np.ndarray:
-        """Features (n, n_features) in float32 of a window's pixels, in raster order; then those of context.
+    def rows(self, values: np.ndarray, window: Window, given: np.ndarray | None, room: int = 0) -> np.ndarray:
+        """Features (n, n_features + room) in float32 of a window's pixels, in raster order; the last are left empty.
 
         values: the whole image (*size, channels), normalised. given: (*size, n) of the user. Positions come last of
         the image's own features.
         """
         size = values.shape[:-1]
-        n_features = self.n_features + (0 if context is None else context.n_features)
-        features = np.empty((*window_size(window), n_features), dtype=np.float32)
+        features = np.empty((*window_size(window), self.n_features + room), dtype=np.float32)
         column = 0
         if self.features == "filters":
             around = widened(window, filter_reach(), size)
-            bank = filter_bank(values[around], axes=self.axes)[inside(window, around)]
-            column = bank.shape[-1]
-            features[..., :column] = bank
+            for plane in filter_planes(values[around]):
+                features[..., column] = plane[inside(window, around)]
+                column += 1
         if self.given:
             shape = None if given is None else given.shape
             if given is None or shape != (*size, self.given):
@@ -235,12 +232,11 @@ class PixelRows:
             features[..., column:][..., : self.axes] = (places / np.asarray(size, dtype=np.float32)).reshape(
                 *window_size(window), -1
             )
-        flat = features.reshape(-1, n_features)
-        if context is not None:
-            flat[:, self.n_features :] = context.at(places_in(window))
-        return flat
+        return features.reshape(-1, self.n_features + room)
 
 
+#: Features of an image up to this many bytes are kept between the two classifiers.
+_KEPT_BYTES = 5e8
 #: Log-probabilities are at least this.
 _LEAST = np.log(1e-4)
 
@@ -271,29 +267,45 @@ class PixelStage:
         more = 0 if self.second is None else n_context(self.function.n_outputs_, self.rows.axes)
         return self.rows.n_features + more
 
-    def context(self, values: np.ndarray, given: Given) -> Context | None:
-        """What the second classifier sees of a whole image beside the first one's features."""
+    def tile_rows(
+        self, values: np.ndarray, window: Window, given: Given, room: int = 0
+    ) -> Iterator[tuple[Window, np.ndarray]]:
+        """The tiles of a window with the features of their pixels, and room for those of context."""
+        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+            yield tile, self.rows.rows(values, tile, given.features, room)
+
+    def image_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
+        """Log-probabilities (*size, n_classes) in float32 of all pixels of an image, by the last classifier."""
+        every, size = whole(values.shape[:-1]), values.shape[:-1]
         if self.second is None:
-            return None
-        size = values.shape[:-1]
+            return self.scores(values, every, given, None)
+        # both classifiers see most features, which are computed once where they are small enough to keep
+        kept: list[tuple[Window, np.ndarray]] | None = None
+        if 4 * int(np.prod(size)) * self.n_features <= _KEPT_BYTES:
+            kept = list(self.tile_rows(values, every, given, self.n_features - self.rows.n_features))
         coarse = np.empty((*coarse_size(size), self.function.n_outputs_), dtype=np.float32)
-        self.fill_coarse(coarse, values, whole(size), given)
-        return Context(coarse)
+        self.fill_coarse(coarse, kept or self.tile_rows(values, every, given))
+        return self.scores(values, every, given, Context(coarse), kept)
 
-    def fill_coarse(self, coarse: np.ndarray, values: np.ndarray, window: Window, given: Given) -> None:
-        """Write the first classifier's probabilities of a window's pixels into the coarse grid over an image."""
-        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+    def fill_coarse(self, coarse: np.ndarray, rows: Iterable[tuple[Window, np.ndarray]]) -> None:
+        """Write the first classifier's probabilities of tiles with these features into the coarse grid of an image."""
+        n = self.rows.n_features
+        for tile, x in rows:
             inner, outer = coarse_window(tile)
-            x = self.rows.rows(values, tile, given.features).reshape(*window_size(tile), -1)[inner]
-            scores = log_probabilities(self.function, x.reshape(-1, x.shape[-1]))
-            coarse[outer] = np.exp(scores).reshape(coarse[outer].shape)
+            seen = x.reshape(*window_size(tile), -1)[inner][..., :n].reshape(-1, n)
+            coarse[outer] = np.exp(log_probabilities(self.function, seen)).reshape(coarse[outer].shape)
 
-    def scores(self, values: np.ndarray, window: Window, given: Given, context: Context | None) -> np.ndarray:
-        """Log-probabilities (*window, n_classes) in float32, tile by tile."""
+    def scores(
+        self, values: np.ndarray, window: Window, given: Given, context: Context | None,
+        rows: Iterable[tuple[Window, np.ndarray]] | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Log-probabilities (*window, n_classes) in float32, tile by tile; rows: what `tile_rows` gives, if known."""
         function = self.function if self.second is None else self.second
+        room = 0 if context is None else context.n_features
         scores = np.empty((*window_size(window), function.n_outputs_), dtype=np.float32)
-        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
-            x = self.rows.rows(values, tile, given.features, context)
+        for tile, x in rows or self.tile_rows(values, window, given, room):
+            if context is not None:
+                x[:, -room:] = context.at(places_in(tile))
             place = inside(tile, window)
             scores[place] = log_probabilities(function, x).reshape(scores[place].shape)
         return scores

@@ -136,19 +136,21 @@ def filter_bank(image: ArrayLike, scales: Sequence[float] = SCALES, *, axes: int
         check_positive("scales", scale, _MOST_SCALE)
     if list(scales) != sorted(set(scales)):
         raise PotentiaError(f"scales must be ascending, got {list(scales)}.")
-    n_channels = values.shape[-1]
-    filters: Stack = np.empty((*values.shape[:-1], n_filters(n_channels, scales, axes)), dtype=dtype)
-    filters[..., :n_channels] = values
-    column, reached = n_channels, 0.0
-    smooth = [np.ascontiguousarray(values[..., k]) for k in range(n_channels)]
+    filters: Stack = np.empty((*values.shape[:-1], n_filters(values.shape[-1], scales, axes)), dtype=dtype)
+    for column, plane in enumerate(filter_planes(values, scales)):
+        filters[..., column] = plane
+    return filters
+
+
+def filter_planes(values: Stack, scales: Sequence[float] = SCALES) -> Iterator[Stack]:
+    """The features of `filter_bank` one after another, each of the size of the image (*size, channels)."""
+    smooth, reached = [np.ascontiguousarray(values[..., k]) for k in range(values.shape[-1])], 0.0
+    yield from smooth
     for scale in scales:
         # a Gaussian of a Gaussian is one of the summed variance
         smooth = [_gaussian(plane, math.sqrt(scale**2 - reached**2)) for plane in smooth]
         reached = scale
-        for plane in _filters(smooth, scale):
-            filters[..., column] = plane
-            column += 1
-    return filters
+        yield from _filters(smooth, scale)
 
 
 def n_filters(n_channels: int, scales: Sequence[float] = SCALES, axes: int = 2) -> int:
