@@ -126,7 +126,7 @@ class AttributeIndex:
         template: Template | None = None,
     ) -> None:
         self._packed = numbers if isinstance(numbers, PackedNames) else None
-        self._numbers = None if isinstance(numbers, PackedNames) else dict(numbers or {})
+        self._numbers = None if isinstance(numbers, PackedNames) else {} if numbers is None else numbers
         self.columns: dict[str, tuple[int, int]] = dict(columns or {})
         self.offsets: dict[str, float] = dict(offsets or {})
         self.column_offsets: Floats = np.asarray(column_offsets, dtype=np.float64)
@@ -148,6 +148,9 @@ class AttributeIndex:
     @numbers.setter
     def numbers(self, numbers: Mapping[str, int]) -> None:
         self._numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self._packed) if self._numbers is None and self._packed is not None else len(self.numbers)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the tables, which are of use in this process only."""
@@ -451,6 +454,9 @@ class PackedNames:
         if len(self.text) < len(self.blob) and np.any(self.blob[inner] & 0xC0 == 0x80):
             raise PotentiaError("the file is damaged: a name begins in the middle of a letter.")
 
+    def __len__(self) -> int:
+        return len(self.ptr) - 1
+
     def names(self) -> list[str]:
         """The texts."""
         ptr = self.ptr
@@ -458,11 +464,6 @@ class PackedNames:
             ptr = np.concatenate([[0], np.cumsum(self.blob & 0xC0 != 0x80)])[ptr]
         text = self.text
         return [text[a:b] for a, b in pairwise(ptr.tolist())]
-
-
-def unpack_names(arrays: Mapping[str, Any]) -> list[str]:
-    """The texts that `pack_names` packed."""
-    return PackedNames(arrays).names()
 
 
 def _listed(row: int, given: Any) -> list[Any]:

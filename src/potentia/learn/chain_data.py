@@ -16,6 +16,7 @@ from ..features.attributes import (
     Choices,
     Columns,
     Label,
+    PackedNames,
     check_lengths,
     check_sequences,
     encode_choices,
@@ -25,7 +26,6 @@ from ..features.attributes import (
     n_columns,
     pack_names,
     sequence_weights,
-    unpack_names,
 )
 from ..features.offsets import Moments, Offsets, attribute_moments, column_moments, presence_name
 from ..features.parts import Parts, Sequences, Source
@@ -155,9 +155,9 @@ def _only(tokens: TokenAttributes, left: Any) -> TokenAttributes:
     return TokenAttributes(tokens.sequence_ptr, item_ptr, tokens.attribute[left], value)
 
 
-def part_names(_: ChainPart, state: PartState) -> tuple[PartState, list[str]]:
+def part_names(_: ChainPart, state: PartState) -> tuple[PartState, PackedNames]:
     """The names of the part's attributes, in the order in which they occur."""
-    return state, unpack_names(state)
+    return state, PackedNames(state)
 
 
 def part_moments(_: ChainPart, state: PartState) -> tuple[PartState, tuple[Moments, Moments]]:
@@ -369,12 +369,17 @@ class ChainData:
         self.faintest: tuple[str, float] | None = None
         self._numbers: list[Any] = []
         numbers: dict[str, int] = {}
+        packed: PackedNames | None = None
         for k in range(self.parts.n_parts):
             # one part's names at a time: the client holds those of the whole data set only once
-            names: list[str] = self.parts.at(k, part_names, self.states)
-            of_names = (numbers.setdefault(name, len(numbers)) for name in names)
-            self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(names)))
-        self.index = AttributeIndex(numbers, _join_columns(columns), template=template)
+            packed = self.parts.at(k, part_names, self.states)
+            if self.parts.n_parts == 1:  # they are in order already, and take less memory packed
+                self._numbers.append(np.arange(len(packed), dtype=np.int32))
+                break
+            of_names = (numbers.setdefault(name, len(numbers)) for name in packed.names())
+            self._numbers.append(np.fromiter(of_names, dtype=np.int32, count=len(packed)))
+            packed = None
+        self.index = AttributeIndex(packed or numbers, _join_columns(columns), template=template)
         if centred and (self.index.columns or any(numeric)):
             self._find_offsets(columns)
 
@@ -454,7 +459,7 @@ class ChainData:
         given = Numbering(self.classes, self.index.columns, allowed, scheme, scope, least > 0, offsets, costs)
         states, pairs = self.parts.map(number_part, self.states, given, own=self._numbers)
         self.states, self._numbers = None, []
-        n_attributes, n = len(self.index.numbers), len(self.classes)
+        n_attributes, n = len(self.index), len(self.classes)
 
         def features(which: str, n_labels: int) -> AttributeLabels:
             """The labels, or pairs of labels, that each attribute was seen with in all parts."""
@@ -543,7 +548,7 @@ def pruned(weights: ChainWeights, index: AttributeIndex) -> tuple[ChainWeights, 
     live = weights.state != 0.0
     both = list(zip(weights[:2], np.split(live, [len(weights.features.label)]), strict=True))
     owners = [features.owner[chosen] for features, chosen in both]
-    left = np.bincount(np.concatenate(owners), minlength=len(index.numbers)) > 0
+    left = np.bincount(np.concatenate(owners), minlength=len(index)) > 0
     for name in index.offsets:  # of which one attribute says that the other is there
         left[index.numbers[name]] |= left[index.numbers[presence_name(name)]]
     place, n = np.cumsum(left) - 1, int(left.sum())

@@ -108,9 +108,11 @@ class AttributeModel(Penalised):
                 fit, None, {}, tracked=evaluate is not None, evaluate=evaluate, callback=callback,
                 checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics,
             )  # fmt: skip
+        weights, history = fit.weights(state), [dict(row) for row in state.history]
+        del fit, evaluate, state  # their vectors may leave memory before names are unpacked
         # attributes without a weight are dropped
-        self.weights_, self.index_ = pruned(fit.weights(state), data.index)
-        self._remember([dict(row) for row in state.history])
+        self.weights_, self.index_ = pruned(weights, data.index)
+        self._remember(history)
         return data
 
     def _evaluation(

@@ -208,7 +208,7 @@ class ChainCRF(ChainPredictor):
 
         share: of the penalties, which counts.
         """
-        costs, n_new = self._costs(data), len(data.index.numbers)
+        costs, n_new = self._costs(data), len(data.index)
         if warm:
             data.remember(self.index_, self.classes_)
             costs = np.append(costs, np.zeros(len(data.classes) - len(costs))) if costs is not None else None
@@ -298,7 +298,7 @@ class ChainCRF(ChainPredictor):
             if constant is not None and constant in index.numbers:  # whose pairs are the transitions
                 scope[index.numbers[constant]] &= OF_LABELS
             return scope
-        scope = np.full(len(index.numbers), OF_LABELS, dtype=np.uint8)
+        scope = np.full(len(index), OF_LABELS, dtype=np.uint8)
         if self.pair_attributes:
             keys = set(self.pair_attributes)
             chosen = (name in keys or name.partition(":")[0] in keys for name in index.numbers)

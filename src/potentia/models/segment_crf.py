@@ -130,7 +130,7 @@ class SegmentCRF(AttributeModel):
         """The fit before its first step."""
         n = len(data.classes)
         everything = Allowed(np.ones(n, dtype=bool), np.ones((n, n), dtype=bool), np.ones(n, dtype=bool))
-        scope = np.full(len(data.index.numbers), OF_LABELS, dtype=np.uint8)
+        scope = np.full(len(data.index), OF_LABELS, dtype=np.uint8)
         states, of_tags, none, _ = data.number(everything, None, scope, 0.0)
         features = labels.features(of_tags, data.classes)
         layout = SegmentLayout.make(features, labels, labels.tags(data.classes), data.n_dense, n_rows)
