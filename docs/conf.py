@@ -1,13 +1,21 @@
 """Sphinx configuration; `make docs` builds the site with warnings as errors."""
 
+import inspect
 import re
+
+from docutils import nodes
+from sphinx.ext import autosummary
 
 from potentia import __version__
 
+autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "sec.")  # which end no sentence
 project = "potentia"
 author = copyright = "the potentia developers"
 release = version = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = [
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+]  # fmt: skip
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "furo"
@@ -16,6 +24,8 @@ html_static_path = ["_static"]
 html_css_files = ["phone.css"]
 html_js_files = ["tables.js"]
 exclude_patterns = ["_build"]
+templates_path = ["_templates"]
+copybutton_exclude = ".linenos, .gp, .go"
 # names in docstrings are code; attributes are a compact list, as parameters are
 default_role = "code"
 napoleon_use_ivar = True
@@ -23,6 +33,32 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
 nitpicky = False
+
+FIT = "fit, predict, predict_proba, score"
+FORMAT = "read, write"
+CHAIN = "fit, predict, predict_marginals, k_best, score, save, load"
+#: Members on the reference pages of classes (others show their options only) and of modules.
+SHOWN = {
+    "Graph": "", "Example": "", "Result": "", "extend.Union": "", "app.segment.Segmentation": "",
+    "CRF": "fit, predict, predict_marginals, calibrate, predict_set, infer, score, theta, save, load",
+    "ChainCRF": f"{CHAIN}, partial_fit, predict_pairs, predict_spans, log_probability, calibrate, predict_set, "
+    "predict_span_sets, from_crfsuite, from_wapiti, from_crfpp, to_crfsuite, to_wapiti",
+    "SegmentCRF": CHAIN, "SequenceLabeller": FIT, "NodeClassifier": FIT, "ImageSegmenter": f"{FIT}, save",
+    "LMSBN": "fit, predict, calibrate, predict_set, search, labelling_loss, log_loss", "LMBM": "fit, predict, search",
+    "LabelNetwork": "fit, predict, predict_proba, search, calibrate, predict_set",
+    "multilabel.IndependentClassifiers": FIT.replace(", score", ""),
+    "extend.Inference": "infer", "extend.Potential": "fit, scores, start", "DenseGaussian": "with_weight",
+    **dict.fromkeys(["TRW", "LoopyBP", "Smoothed", "Kikuchi", "MeanField", "LinearProgram", "MAP", "Anytime"], "infer"),
+    "Exact": "infer, sample, k_best", "Gibbs": "infer, sample",
+    "features": "", "features.datasets": "", "metrics": "", "gradients": "", "gradients.losses": "",
+    "compat.sklearn_crfsuite.metrics": "", "conformal": "split_threshold, missed_shares, risk_threshold",
+    "app.plot": "history, marginals, labels, potentials, graph", "compat.sklearn_crfsuite": "CRF",
+    "compat.pycrfsuite": "Trainer, Tagger, ItemSequence",
+    "potentials.factors": "AtMostOne, ExactlyOne, Or, And, Implies, Parity, Cardinality, PnPotts, AllDifferent",
+    "uai": "read, write, read_evidence, read_query, read_result, write_result, UaiResult",
+    **dict.fromkeys([f"graph.formats.{name}" for name in ("wcsp", "cfn", "bif", "fg")], FORMAT),
+}  # fmt: skip
+autosummary_context = {"shown": {f"potentia.{name}": members for name, members in SHOWN.items()}}
 
 
 MATH_ROLE = re.compile(r"(:math:`[^`]*`)")
@@ -45,6 +81,48 @@ def _escaped(text):
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*")
 
 
+def inherited_options(app, what, name, obj, options, lines):
+    """A class page also describes the options whose text stands with a base class, and calls options parameters."""
+    if what != "class" or not name.startswith("potentia."):
+        return
+    try:
+        options = inspect.signature(obj).parameters
+        missing = [p for p in options if not re.search(rf"\b{p}\b", "\n".join(lines))]
+    except ValueError:
+        return
+    for base in obj.__mro__[1:]:
+        text = inspect.cleandoc(vars(base).get("__doc__") or "")
+        if base.__module__.startswith("potentia.") and any(re.search(rf"\b{p}\b", text) for p in missing):
+            place = next((k for k, line in enumerate(lines) if line.startswith("Example:")), len(lines))
+            lines[place:place] = ["", *re.split(r"\n(?=Example:)", text)[0].split("\n"), ""]
+            missing = [p for p in missing if not re.search(rf"\b{p}\b", text)]
+    for k, line in enumerate(lines[:-1]):
+        if line == "Attributes:" and re.match(r"\W*(\w*)", lines[k + 1])[1] in options:
+            lines[k] = "Args:"
+
+
+def skip_member(app, what, name, obj, skip, options):
+    """Only the members that `SHOWN` lists, and nothing that scikit-learn adds to every estimator."""
+    listed = getattr(options, "members", None) or options.get("members")
+    left_out = isinstance(listed, (list, set, tuple)) and name not in listed
+    return True if left_out or re.fullmatch("set_.*_request|get_metadata_routing", name) else None
+
+
+def link_names(app, doctree, page):
+    """Make `pt.TRW` and the like in prose links to their reference pages."""
+    objects = app.env.get_domain("py").objects
+    for node in list(doctree.findall(nodes.literal)):
+        name = "potentia." + node.astext().removeprefix("pt.").split("(")[0]
+        place = objects.get(name)
+        if not node.astext().startswith("pt.") or place is None or isinstance(node.parent, nodes.reference):
+            continue
+        uri = app.builder.get_relative_uri(page, place.docname) + "#" + place.node_id
+        node.replace_self(nodes.reference("", "", node.deepcopy(), internal=True, refuri=uri))
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", inherited_options, priority=50)
+    app.connect("autodoc-skip-member", skip_member)
+    app.connect("doctree-resolved", link_names)
     app.connect("autodoc-process-docstring", plain_text, priority=100)
