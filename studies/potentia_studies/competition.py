@@ -14,12 +14,14 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import potentia as pt
+from potentia.app.report.rows import Column, Table, print_table
 from potentia.base.types import PotentiaError
 from potentia.graph.scores import Scores
 from potentia.inference.map.marginal import sum_given
@@ -85,7 +87,7 @@ def _listed(graph: pt.Graph, theta: Any, evidence: dict[int, int] | None) -> Row
     joined = interactions(scores, allowed_states(scores))
     begun = time.process_time()
     best = search_orders(
-        joined, first_order(joined), lambda order: order.total > 2**26 and time.process_time() - begun < 4.0, 0
+        joined, first_order(joined), lambda order: order.total > 2**26 and time.process_time() - begun < 1.0, 0
     )
     gigabytes, seconds = 8e-9 * best.total / int(graph.n_states.max()), _PER_ENTRY * best.total
     return {"gigabytes": gigabytes, "expected": seconds, "listed": gigabytes < 16.0 and seconds < 3600.0}
@@ -214,7 +216,7 @@ def main() -> None:
     entrants_mar = printed(arguments.folder, "MAR") if arguments.task == "PR" else {}
     for problem in problems(arguments.folder, arguments.task, arguments.problem)[:: arguments.every]:
         cell = {"task": arguments.task, "problem": problem["problem"], "method": arguments.method}
-        if any(all(row[k] == v for k, v in cell.items()) for row in done):
+        if any(row["cell"] == cell for row in done):
             continue
         command = [sys.executable, "-m", "potentia_studies.competition", str(arguments.folder), "--one"]
         for name in ("task", "method", "seconds", "memory", "limit", "seed", "rows"):
@@ -223,27 +225,79 @@ def main() -> None:
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = run.stdout.splitlines()
         row = json.loads(lines[-1]) if run.returncode == 0 and lines else {"failed": run.stderr[-300:]}
-        row = cell | row | {"entrants": entrants.get(problem["problem"], {})}
+        row = {"cell": cell} | row | {"entrants": entrants.get(problem["problem"], {})}
         if problem["problem"] in entrants_mar:
             row["entrants_mar"] = entrants_mar[problem["problem"]]
         done.append(row)
         with rows.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-    summarise([row for row in done if row["task"] == arguments.task and row["method"] == arguments.method])
+    for table in tables(done):
+        print_table(table.title, table.columns, table.lines)
 
 
-def summarise(rows: list[Row]) -> None:
-    """Mean score, and the share of values matched to 0.1 among the rows without one."""
-    scored = [row["score"] for row in rows if row.get("score") is not None]
-    others = [row for row in rows if row.get("score") is None and "error" in row]
-    matched = [row["error"] <= 0.05 for row in others]
-    print(f"{len(scored)} scored, mean {np.mean(scored) if scored else math.nan:.2f}")
-    printed = [row.get("as_printed", row)["score"] for row in rows if row.get("score") is not None]
-    if printed != scored:
-        print(f"with the evidence behind the printed values, mean {np.mean(printed):.2f}")
-    if others:
-        print(f"{len(others)} others, {100 * np.mean(matched):.1f} % within 0.1")
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Means of every task beside those of the best entrants on the same problems, then each task's problems."""
+    summary, parts = [], []
+    for title, task, method, key in _TASKS:
+        own = [row for row in rows if row["cell"]["task"] == task and row["cell"]["method"] == method]
+        lines = [_line(row, key) for row in own if "mar_score" in row or key != "mar_score"]
+        if not lines:
+            continue
+        means = _entrant_means(lines)
+        scored = [line["score"] for line in lines if line["score"] is not None]
+        others = [line["error"] <= 0.05 for line in lines if line["score"] is None and line.get("error") is not None]
+        best = ", ".join(f"{name} {mean:.1f} ({n})" for mean, n, name in means[:4])
+        matched = f"{sum(others)} of {len(others)}" if others else None
+        mean = float(np.mean(scored)) if scored else None
+        summary.append({"task": title, "n": len(scored), "score": mean, "matched": matched, "entrants": best})
+        columns = [c for c in _COLUMNS if any(line.get(c.key) is not None for line in lines)]
+        parts.append(Table(title, columns, lines))
+    return [Table("Mean scores", _SUMMARY, summary), *parts]
+
+
+def _line(row: Row, key: str) -> Row:
+    """What a table shows of a row; of labellings the score is that of the evidence behind the printed values."""
+    entrants = row.get("entrants_mar" if key == "mar_score" else "entrants", {})
+    found = {"problem": row["cell"]["problem"], **row, **row.get("as_printed", {})} if key == "score" else {**row}
+    best = sorted(entrants.items(), key=lambda item: -item[1])[:3]
+    found |= {"problem": row["cell"]["problem"], "score": row.get(key) if key != "score" else found.get("score")}
+    found["by"] = row.get("marginals_by") if key == "mar_score" else row.get("found_by")
+    found["best_entrants"] = ", ".join(f"{name} {score:.1f}" for name, score in best)
+    if row.get("exact"):
+        found["bounds"] = "exact"
+    elif "lower" in row:
+        found["bounds"] = f"{row['lower']:.1f} to {row['upper']:.1f}"
+    elif "bound" in row:
+        found["bounds"] = f"at most {row['bound']:.1f}"
+    return found | {"entrants": entrants}
+
+
+def _entrant_means(lines: Sequence[Row]) -> list[tuple[float, int, str]]:
+    """Mean printed score of each entrant over the problems that have a score, best first, and of how many."""
+    scores: dict[str, list[float]] = {}
+    for line in lines:
+        for name, score in line["entrants"].items() if line["score"] is not None else ():
+            scores.setdefault(name, []).append(score)
+    return sorted(((float(np.mean(s)), len(s), name) for name, s in scores.items()), reverse=True)
+
+
+_TASKS = (
+    ("PR: log10 Z", "PR", "anytime", "score"), ("MAR: marginals", "PR", "anytime", "mar_score"),
+    ("MPE: best labelling, with toulbar2", "MPE", "anytime", "score"),
+    ("MPE: best labelling, without toulbar2", "MPE", "alone", "score"),
+    ("MMAP: best labelling of the query", "MMAP", "anytime", "score"),
+)  # fmt: skip
+_SUMMARY = [
+    Column("task", "task"), Column("problems scored", "n", str), Column("potentia", "score", "{:.2f}".format),
+    Column("others matched to 0.1", "matched"), Column("best entrants after 20 s (problems)", "entrants"),
+]  # fmt: skip
+_COLUMNS = [
+    Column("problem", "problem"), Column("value", "value", "{:.1f}".format),
+    Column("best printed", "best", "{:.1f}".format), Column("bounds", "bounds"),
+    Column("CPU s", "cpu", "{:.1f}".format),
+    Column("score", "score", "{:.1f}".format), Column("by", "by"), Column("best entrants", "best_entrants"),
+]  # fmt: skip
 
 
 if __name__ == "__main__":

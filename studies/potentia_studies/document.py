@@ -7,6 +7,7 @@ Run in the project's folder. Pages are written by hand, except for what stands b
 
     <!-- rows: NAME -->          the tables of study NAME, from studies/results/NAME/rows.jsonl
     <!-- bench: PART ... -->     the tables of these parts of `potentia bench`, from studies/benchmarks/*.jsonl
+    <!-- competition: UAI -->    the tables of the UAI competition, from studies/results/competition/rows.jsonl
     <!-- headline: NAME -->      a short table of the README, from either: see `headlines`
     <!-- value: NAME -->         a number in a sentence, from either: see `values`; never at the beginning of a line,
                                  where Markdown would end the paragraph
@@ -23,6 +24,7 @@ from pathlib import Path
 from potentia.app.report.rows import Table, shown
 from potentia.base.files import replacing
 
+from . import competition
 from .bench.run import PARTS
 from .headlines import HEADLINES
 from .stored import bench_rows, study_rows
@@ -30,7 +32,7 @@ from .studies import study_named
 from .values import value
 
 _VALUE = re.compile(r"(<!-- value: ([^\n]+?) -->)[^\n]*?(<!-- end -->)")
-_PART = re.compile(r"(<!-- (rows|bench|headline): ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_PART = re.compile(r"(<!-- (rows|bench|headline|competition): ([^\n]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def markdown(table: Table) -> str:
@@ -72,7 +74,14 @@ def _headline_tables(name: str, root: Path) -> list[Table]:
     return HEADLINES[name](root)
 
 
-_TABLES = {"rows": _study_tables, "bench": _bench_tables, "headline": _headline_tables}
+def _competition_tables(name: str, root: Path) -> list[Table]:
+    rows = study_rows("competition", root)
+    return competition.tables(rows) if rows else []
+
+
+_TABLES = {
+    "rows": _study_tables, "bench": _bench_tables, "headline": _headline_tables, "competition": _competition_tables,
+}  # fmt: skip
 
 
 def main(arguments: list[str]) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels, trivial_bound
 from potentia.inference.clock import Clock
 from potentia.inference.map import moves, portfolio
+from potentia.inference.map.branch import branch
 from potentia.inference.map.dual import ascend, dual
 from potentia.inference.map.moves import (
     Blocks,
@@ -35,6 +36,7 @@ from potentia.inference.map.moves import (
     roof_duality,
     solve_components,
 )
+from potentia.inference.map.tabu import suits_tabu, tabu_search
 from potentia.inference.map.task import SearchTask, penalty, reduce
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
@@ -326,6 +328,59 @@ def test_dual_ascent_knows_pairs_without_scores_by_shape() -> None:
 def test_dual_ascent_keeps_shared_tables_shared() -> None:
     graph = pt.Graph.grid((20, 30), n_states=4)
     assert dual(Scores(graph, {"edge": np.eye(4)})).tables.size == 2 * 16
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_branch_and_bound_proves_the_best_labelling(seed: int) -> None:
+    problem = any_model(np.random.default_rng([7, seed]))
+    best = ref.max_score(*problem.model)
+    try:
+        task = open_task(*problem.model)
+        if task.problem.scores is not None and not task.proven:
+            branch(task, 0.5)
+    except InfeasibleError:
+        assert best == -np.inf
+        return
+    assert task.proven
+    assert task.score == pytest.approx(best, rel=1e-9, abs=1e-9)
+
+
+def test_branch_and_bound_without_room_for_messages_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((5, 5), n_states=2)
+    theta = {"node": rng.normal(size=(25, 2)), "edge": rng.normal(size=(len(graph.scopes["edge"]), 2, 2)) * 2}
+    monkeypatch.setattr("potentia.inference.map.branch._BYTES", -1.0)
+    task = open_task(graph, theta)
+    branch(task, 0.5)
+    assert task.labels is not None
+    assert not task.proven
+    assert task.score <= pt.Exact().infer(graph, theta).score(pt.Exact().infer(graph, theta).argmax()) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_tabu_search_keeps_its_fields_and_finds_the_best(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    pairs = np.array(list(combinations(range(9), 2)))
+    graph = pt.Graph(rng.integers(2, 4, 9), {"node": np.arange(9)[:, None], "edge": pairs})
+    theta = {kind: [rng.normal(size=tuple(s)) for s in graph.table_shapes(kind)] for kind in graph.kinds}
+    task = open_task(graph, theta)
+    assert suits_tabu(task.undecided)
+    labels = np.zeros(9, dtype=np.int64)
+    task.offer(labels.copy(), "start")
+    tabu_search(task, labels, 0.5)
+    assert task.score == score_labels(task.scores, task.labels)
+    assert task.score == pytest.approx(ref.max_score(graph, theta))
+
+
+def test_cpu_seconds_of_workers_count() -> None:
+    spent = [0.0]
+    clock = Clock(None, 10.0, [lambda: spent[0]])
+    part = clock.part(4.0)
+    spent[0] = 3.0
+    assert part.left < 1.01
+    assert 6.0 < clock.left < 7.01
+    assert clock.part(np.inf).left == np.inf
+    assert Clock(5.0, None).part(2.0).left < 2.01
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -16,6 +16,8 @@ from .task import SearchTask
 _ROOT, _NODE = 100, 4
 #: Share of the undecided variables that a node fixes at most, and of the largest regret that each of them must have.
 _BATCH, _SURE = 0.1, 0.5
+#: Share of the time after which the first node must have been returned to.
+_FIRST = 0.4
 #: Nodes of a search without a time limit, and bytes of the messages kept to return to.
 _NODES, _BYTES = 2000, 1e9
 _PART = "branch and bound"
@@ -41,13 +43,15 @@ def branch(task: SearchTask, share: float) -> None:
     A variable's regret is what the bound loses if it is not in its best state. States that the bound excludes are
     dropped at every node, which propagates hard constraints, too. Ends after a share of the time left, or with a proof.
     """
-    scores, stop = task.undecided, (1 - share) * task.left
+    scores, stop, early = task.undecided, (1 - share) * task.left, (1 - _FIRST * share) * task.left
     d = dual(scores)._replace(node=scores.singles.copy())
     arrays = (d.node, d.message, d.lam)
     size = sum(array.nbytes for array in arrays)
     nodes: list[_Open] = []
     complete, visited = True, 0
     while not task.over and task.left >= stop and (task.timed or visited < _NODES):
+        if task.left < early and nodes and nodes[0].left == len(nodes[0].variables):
+            return  # far from a proof: the first variables that were fixed have not been questioned yet
         visited += 1
         if _tighten(task, d, _ROOT if visited == 1 else _NODE):
             variables, states = _surest(d)

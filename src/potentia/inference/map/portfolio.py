@@ -37,12 +37,15 @@ from ..structured import Expansion, structured_labelling
 from .branch import branch
 from .dual import ascend
 from .moves import Windows, entries_at, move_labels, roof_duality, solve_components
+from .tabu import suits_tabu, tabu_search
 from .task import SearchTask, table_entries
 
 #: Table entries of elimination that takes no noticeable time, and at most.
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
 #: Share of the time left that one round of dual ascent may take.
 _ASCENT = 0.6
+#: Variables of a window below which tabu search comes next, and its share of the time left.
+_SMALL_WINDOWS, _TABU = 24.0, 0.5
 #: Share of the time left for branch and bound.
 _BRANCHING = 0.4
 #: How often dual ascent starts again, at most, after the bound has ruled out states.
@@ -330,6 +333,8 @@ def _local_search(task: SearchTask, threads: int) -> None:
     scores = task.undecided
     windows = Windows(task)
     windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
+    if windows.size < _SMALL_WINDOWS and task.current is not None and not task.over and suits_tabu(scores):
+        tabu_search(task, task.current, _TABU)
     entries = float(scores.regions.size.sum())
     iterations = int(min(_MESSAGE_ITERATIONS, 0.05 * task.left * _MESSAGE_SPEED / entries))
     for method in (LoopyBP, TRW):
