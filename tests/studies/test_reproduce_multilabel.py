@@ -63,6 +63,18 @@ def test_every_system_of_the_tables_is_fitted_and_predicts():
         assert pt.metrics.exact_match(Y, model.predict(X)) > 0.5, name
 
 
+@pytest.mark.parametrize("system", [multilabel_tables.OURS, "LightGBM"])
+def test_made_tables_have_labels_that_are_learned(system):
+    if system == "LightGBM":
+        pytest.importorskip("lightgbm")
+    row = multilabel_tables.grow(400, 40, 6, 0.3, system)
+    assert row["hamming_loss"] < 0.1
+    assert row["fit_cpu_seconds"] > 0
+    name = next(iter(multilabel_tables.LARGE))
+    *_, table = multilabel_tables.tables([{"cell": {"set": name, "system": system}, **row}])
+    assert table.lines[0]["peak_mib"] > 10
+
+
 @needs("multilabel")
 def test_sets_and_missing_labels_have_rows_and_tables():
     cell = {"quick": True, "seed": 0, "set": "emotions", "part": 0}
