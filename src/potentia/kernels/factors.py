@@ -17,7 +17,7 @@ from collections import namedtuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import fma8, load8, spread8, store8
+from .machine.simd import add8, fma8, load8, spread8, store8, sum8
 from .vecmath import KERNEL, exp, log
 
 SUM, MAX, MEAN = 0, 1, 2
@@ -72,50 +72,62 @@ def _span(x):
 
 
 @njit(inner=True, **KERNEL)
-def _log_sum(x, base, step, y, low, high, concave, hint):
-    """log of the sum of exp(x[base + step * j] + y[j]) over j in low..high, and the index of the largest term.
+def _log_sum(x, base, y, low, high, concave, hint, spare):
+    """log of the sum of exp(x[base + j] + y[j]) over j in low..high, and the index of the largest term.
 
-    concave: terms rise and then fall, so that the largest is found from `hint` and far ones are left out.
+    concave: terms rise and then fall, so that the largest is found from `hint` and far ones are left out. The others
+    go to `spare`, so that exponentials run on vectors.
     """
     if low > high:
         return -np.inf, hint
     best = min(max(hint, low), high)
+    first, last = low, high
     if concave:
-        peak = x[base + step * best] + y[best]
-        while best < high and x[base + step * (best + 1)] + y[best + 1] > peak:
+        peak = x[base + best] + y[best]
+        while best < high and x[base + best + 1] + y[best + 1] > peak:
             best += 1
-            peak = x[base + step * best] + y[best]
-        while best > low and x[base + step * (best - 1)] + y[best - 1] > peak:
+            peak = x[base + best] + y[best]
+        while best > low and x[base + best - 1] + y[best - 1] > peak:
             best -= 1
-            peak = x[base + step * best] + y[best]
+            peak = x[base + best] + y[best]
+        first = last = best
+        while first > low and x[base + first] + y[first] - peak > -_NEGLIGIBLE:
+            first = max(first - 16, low)
+        while last < high and x[base + last] + y[last] - peak > -_NEGLIGIBLE:
+            last = min(last + 16, high)
     else:
         peak = -np.inf
         for j in range(low, high + 1):
-            v = x[base + step * j] + y[j]
+            v = x[base + j] + y[j]
             if v > peak:
                 best, peak = j, v
     if not peak > -np.inf:
         return -np.inf, best
-    total = 0.0
-    for j in range(best, high + 1):
-        v = x[base + step * j] + y[j] - peak
-        if concave and v < -_NEGLIGIBLE:
-            break
-        total += exp(v)
-    for j in range(best - 1, low - 1, -1):
-        v = x[base + step * j] + y[j] - peak
-        if concave and v < -_NEGLIGIBLE:
-            break
-        total += exp(v)
-    return peak + log(total), best
+    n, some, others, total = last - first + 1, x[base + first :], y[first:], spread8(0.0)
+    for i in range(n):
+        spare[i] = exp(some[i] + others[i] - peak)
+    for i in range(n, n + 8):
+        spare[i] = 0.0
+    for i in range(0, n, 8):
+        total = add8(total, load8(spare, i))
+    return peak + log(sum8(total)), best
 
 
 @njit(inner=True, **KERNEL)
 def _windows(x, low, high, y, first, last, n, out):
     """out[k] = the sum of x[k + j] y[j] over j in first..last, for k < n; x is zero outside low..high.
 
-    Results stay in registers while j runs. x is read up to 31 entries beyond `high`, out written up to 7 beyond n.
+    Results stay in registers while j runs. x is read up to 31 entries beyond `high`, out written up to 7 beyond n. Ends
+    that are zero, as most exponentials of many variables are, take no time.
     """
+    while first < last and y[first] == 0.0:
+        first += 1
+    while first < last and y[last] == 0.0:
+        last -= 1
+    while low < high and x[low] == 0.0:
+        low += 1
+    while low < high and x[high] == 0.0:
+        high -= 1
     wide = n - n % 32
     for k in range(0, wide, 32):
         a, b, c, d = spread8(0.0), spread8(0.0), spread8(0.0), spread8(0.0)
@@ -191,10 +203,12 @@ def _convolve(t, mode, x, y, concave, out):
         return
     peak, hint = x_peak + y_peak, 0
     if _logs(out, n, peak) <= peak + _LOST:
+        for j in range(y.size):
+            reverse_y[shift - j] = y[j]
         for k in range(n):
             if out[k] <= peak + _LOST:
-                low, high = max(y_low, k - x_high), min(y_high, k - x_low)
-                out[k], hint = _log_sum(x, k, -1, y, low, high, concave, hint)
+                low, high = max(shift - y_high, shift - k + x_low), min(shift - y_low, shift - k + x_high)
+                out[k], hint = _log_sum(x, k - shift, reverse_y, low, high, concave, hint, wide_x)
 
 
 @njit(inner=True, **KERNEL)
@@ -225,7 +239,7 @@ def _correlate(t, mode, x, y, concave, n, out):
         for k in range(n):
             if out[k] <= peak + _LOST:
                 low, high = max(y_low, x_low - k), min(y_high, x_high - k)
-                out[k], hint = _log_sum(x, k, 1, y, low, high, concave, hint)
+                out[k], hint = _log_sum(x, k, y, low, high, concave, hint, wide_x)
 
 
 @njit(inner=True, **KERNEL)
@@ -339,16 +353,12 @@ def _split(t, k, mode, v, child, other):
         out[s] = result[s]
 
 
-@njit(**KERNEL)
-def _pull(t, k, mode, combined, a, b, c, d_a, d_b, d_c):
-    """Cotangents through `_combine` (c from a and b) or `_split` (a from c and b)."""
+@njit(inner=True, **KERNEL)
+def _pull_table(t, k, mode, combined, a, b, c, d_a, d_b, d_c):
+    """Cotangents through `_combine` (c from a and b) or `_split` (a from c and b) where elements add up by a table."""
     for i in range(a.size):
-        if not combined and d_a[i] == 0.0:
-            continue
         for j in range(b.size):
             s = _target(t, k, i, j)
-            if s < 0:
-                continue
             if combined:
                 if mode == MEAN:
                     d_a[i] += d_c[s] * b[j]
@@ -360,10 +370,105 @@ def _pull(t, k, mode, combined, a, b, c, d_a, d_b, d_c):
             elif mode == MEAN:
                 d_c[s] += d_a[i] * b[j]
                 d_b[j] += d_a[i] * c[s]
-            elif a[i] > -np.inf:
+            elif d_a[i] != 0.0 and a[i] > -np.inf:
                 w = d_a[i] * exp(c[s] + b[j] - a[i])
                 d_c[s] += w
                 d_b[j] += w
+
+
+@njit(inner=True, **KERNEL)
+def _entry(t, k, s, size):
+    """The number of a node that holds count s; -1 if it is dropped."""
+    return s if s < size else (size - 1 if t.factor[k, FOLD] else -1)
+
+
+@njit(inner=True, **KERNEL)
+def _least(d):
+    """The size from which on cotangents matter beside the largest; -1 if all are zero."""
+    most = 0.0
+    for i in range(d.size):
+        most = max(most, abs(d[i]))
+    return 1e-40 * most if most > 0.0 else -1.0
+
+
+@njit(inner=True, **KERNEL)
+def _share(mode, d, value, peak):
+    """A cotangent d of the logarithm `value` times exp(peak - value); itself in MEAN; 0 where that loses too much."""
+    if mode == MEAN:
+        return d
+    return d * exp(peak - value) if value > peak + _LOST else 0.0
+
+
+@njit(**KERNEL)
+def _pull_combine(t, k, mode, v, cotangents):
+    """Cotangents of `up` of a node to those of its children."""
+    left, right, up = v + 1, _right(t, v), t.up
+    a, b, c = _part(t, up, left), _part(t, up, right), _part(t, up, v)
+    d_a, d_b, d_c = _part(t, cotangents, left), _part(t, cotangents, right), _part(t, cotangents, v)
+    if t.factor[k, RULE] == TABLE:
+        _pull_table(t, k, mode, True, a, b, c, d_a, d_b, d_c)
+        return
+    least, n = _least(d_c), a.size + b.size - 1
+    x_peak, y_peak = (0.0, 0.0) if mode == MEAN else (_span(a)[2], _span(b)[2])
+    if least < 0.0 or x_peak == -np.inf or y_peak == -np.inf:
+        return
+    share, x, y, out = t.scratch[0], t.scratch[1], t.scratch[2], t.scratch[3]
+    for s in range(n + 32):
+        q = _entry(t, k, s, c.size) if s < n else -1
+        share[s] = _share(mode, d_c[q], c[q], x_peak + y_peak) if q >= 0 else 0.0
+        if q >= 0 and mode == SUM and abs(d_c[q]) > least and _LOST + x_peak + y_peak >= c[q] > -np.inf:
+            for i in range(max(0, s - b.size + 1), min(a.size, s + 1)):
+                w = d_c[q] * exp(a[i] + b[s - i] - c[q])
+                d_a[i] += w
+                d_b[s - i] += w
+    _scaled(mode, a, x_peak, 0, x)
+    _scaled(mode, b, y_peak, 0, y)
+    _windows(share, 0, n - 1, y, 0, b.size - 1, a.size, out)
+    for i in range(a.size):
+        d_a[i] += out[i] * (1.0 if mode == MEAN else x[i])
+    _windows(share, 0, n - 1, x, 0, a.size - 1, b.size, out)
+    for j in range(b.size):
+        d_b[j] += out[j] * (1.0 if mode == MEAN else y[j])
+
+
+@njit(**KERNEL)
+def _pull_split(t, b, k, mode, v, child, other, cotangents):
+    """Cotangents of `down` of a child of node v to those of `down` of v and `up` of the other child."""
+    own, beside, above = _part(t, t.down, child), _part(t, t.up, other), _part(t, t.down, v)
+    d_own, d_beside, d_above = _part(t, b.down, child), _part(t, cotangents, other), _part(t, b.down, v)
+    if t.factor[k, RULE] == TABLE:
+        _pull_table(t, k, mode, False, own, beside, above, d_own, d_beside, d_above)
+        return
+    least, n, shift = _least(d_own), own.size + beside.size - 1, beside.size - 1
+    x_peak, y_peak = (0.0, 0.0) if mode == MEAN else (_span(above)[2], _span(beside)[2])
+    if least < 0.0 or x_peak == -np.inf or y_peak == -np.inf:
+        return
+    x, share, y, out = t.scratch[0], t.scratch[1], t.scratch[2], t.scratch[3]
+    for s in range(n + 32):
+        q = _entry(t, k, s, above.size) if s < n else -1
+        x[s] = 0.0 if q < 0 else (above[q] if mode == MEAN else exp(above[q] - x_peak))
+    for i in range(own.size):
+        share[i] = _share(mode, d_own[i], own[i], x_peak + y_peak)
+        if mode == SUM and abs(d_own[i]) > least and _LOST + x_peak + y_peak >= own[i] > -np.inf:
+            for j in range(beside.size):
+                q = _entry(t, k, i + j, above.size)
+                if q >= 0:
+                    w = d_own[i] * exp(above[q] + beside[j] - own[i])
+                    d_above[q] += w
+                    d_beside[j] += w
+    _scaled(mode, beside, y_peak, 0, y)
+    _windows(x, 0, n - 1, share, 0, own.size - 1, beside.size, out)
+    for j in range(beside.size):
+        d_beside[j] += out[j] * (1.0 if mode == MEAN else y[j])
+    for s in range(n + shift + 32):
+        x[s] = share[s - shift] if shift <= s < n else 0.0
+    for j in range(beside.size):
+        share[shift - j] = y[j]
+    _windows(x, shift, n - 1, share, 0, shift, n, out)
+    for s in range(n):
+        q = _entry(t, k, s, above.size)
+        if q >= 0:
+            d_above[q] += out[s] * (1.0 if mode == MEAN else exp(above[q] - x_peak))
 
 
 # -- a walk from leaf to leaf ----------------------------------------------------------------------------------
@@ -461,25 +566,6 @@ def read_root(t, k, mode, values, c, theta, out):
 
 
 # -- and back, with cotangents ---------------------------------------------------------------------------------
-
-
-@njit(inner=True, **KERNEL)
-def _pull_combine(t, k, mode, v, cotangents):
-    """Cotangents of `up` of a node to those of its children."""
-    left, right, up = v + 1, _right(t, v), t.up
-    _pull(
-        t, k, mode, True, _part(t, up, left), _part(t, up, right), _part(t, up, v),
-        _part(t, cotangents, left), _part(t, cotangents, right), _part(t, cotangents, v),
-    )  # fmt: skip
-
-
-@njit(inner=True, **KERNEL)
-def _pull_split(t, b, k, mode, v, child, other, cotangents):
-    """Cotangents of `down` of a child of node v to those of `down` of v and `up` of the other child."""
-    _pull(
-        t, k, mode, False, _part(t, t.down, child), _part(t, t.up, other), _part(t, t.down, v),
-        _part(t, b.down, child), _part(t, cotangents, other), _part(t, b.down, v),
-    )  # fmt: skip
 
 
 @njit(**KERNEL)

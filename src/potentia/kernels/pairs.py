@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, prefetch, transpose8
+from .machine.simd import CHUNK, transpose8
 from .star_blocks import LOG, PRODUCT, RECEIVES, SAFE_RANGE, chunk_at
 from .vecmath import KERNEL, exp, log
 
@@ -110,9 +110,6 @@ def _fill_chunk(values, where, turned, factors, scratch, L, table, at):
     top, scale = factors[0], factors[1]
     for lane in range(CHUNK):
         own, out = values[where[lane] : where[lane] + L * L], scratch[lane]
-        following = where[min(lane + 1, CHUNK - 1)]
-        for k in range(following, following + L * L, CHUNK):
-            prefetch(values, k, 2)
         for k in range(L * L):
             out[k] = exp((own[k] - top[lane]) * scale[lane])
     flat, along, across = scratch.reshape(-1), CHUNK, L * CHUNK

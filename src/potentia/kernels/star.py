@@ -20,7 +20,7 @@ from . import binary
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, fma8, load8, max8, spread8, store8, sub8
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, fetch_ahead, following, most_rows, slot_of, sum_messages
+from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, most_rows, slot_of, sum_messages
 from .star_product import product
 from .vecmath import KERNEL, exp, log
 
@@ -46,7 +46,6 @@ def sweep(blocks, units, changes, damping, write, watch, record, team):
                 wait(team)
                 continue
             u = units[k]
-            fetch_ahead(blocks, blocks.lam, following(units, k))
             _beliefs(blocks, u, incoming, sums, logm, p, peak, total, here, write)
             if write:
                 lag = _write_messages(blocks, u, p, logm, peak, damping)

@@ -25,7 +25,7 @@ from collections import namedtuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, mul8, prefetch, spread8, store8, sub8
+from .machine.simd import CHUNK, add8, fma8, load8, mul8, spread8, store8, sub8
 from .machine.team import BARRIER
 from .vecmath import KERNEL, exp
 
@@ -110,26 +110,6 @@ def most_rows(blocks, units):
         if u != BARRIER:
             most = max(most, blocks.slot_ptr[u + 1] - blocks.slot_ptr[u])
     return most
-
-
-@njit(inline="always", **KERNEL)
-def following(units, k):
-    """The block after the k-th, or that itself before a barrier and at the end."""
-    return units[k + 1] if k + 1 < units.size and units[k + 1] != BARRIER else units[k]
-
-
-@njit(inline="always", **KERNEL)
-def fetch_ahead(blocks, messages, u):
-    """Prefetch the messages that block u will gather."""
-    lam, opposite = messages.reshape(-1), blocks.opposite
-    L, W = blocks.lam.shape[1], blocks.lam.shape[2]
-    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-        if blocks.role[row] == RECEIVES:
-            continue
-        for x in range(0, W, CHUNK):
-            at = np.int64(opposite[row, x])
-            for b in range(L):
-                prefetch(lam, at + b * W, 1)
 
 
 @njit(**KERNEL)

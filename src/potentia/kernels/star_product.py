@@ -12,20 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, prefetch, run8, spread8, store8, sub8
+from .machine.simd import CHUNK, add8, div8, fma8, load8, max8, mul8, run8, spread8, store8, sub8
 from .machine.team import BARRIER, wait
-from .star_blocks import (
-    RECEIVES,
-    SENDS,
-    chunk_at,
-    fetch_ahead,
-    following,
-    most_rows,
-    product_transposed,
-    slot_of,
-    store4,
-    sum_messages,
-)
+from .star_blocks import RECEIVES, SENDS, chunk_at, most_rows, product_transposed, slot_of, store4, sum_messages
 from .vecmath import KERNEL, exp, log
 
 
@@ -189,8 +178,6 @@ def take_largest(most):
 SCRATCH = 3072
 #: Entries of tables that a piece may read, so few that they stay in the second cache for the products of other ends.
 NEAR = 2**16
-#: Entries of tables by which to call for them ahead.
-AHEAD = 256
 
 
 @njit(allocates=True, **KERNEL)
@@ -218,11 +205,8 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
                 wait(team)
                 continue
             u = units[k]
-            if not far:
-                fetch_ahead(blocks, blocks.lam, following(units, k))
             value = 0.0
             for x in range(0, W, width):
-                after, y = (u, x + width) if x + width < W else (following(units, k), 0)
                 for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
                     s = row - blocks.slot_ptr[u]
                     if by_weight:
@@ -238,15 +222,11 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
                         _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
                 if not (blocks.shared or by_weight):
                     _products(blocks, u, x, incoming, sums, width)
-                if far:
-                    _fetch_outputs(blocks, u, x, width)
                 if not write:
                     value += pair_values(blocks, u, x, sums, ends)
                 potentials(blocks, u, x, sums, common, p, scratch)
                 if write:
                     write_messages(blocks, u, x, p, sums)
-                if far:
-                    _fetch_inputs(blocks, after, y, width)
                 if far and write:
                     _send(blocks, u, x, width, scratch)
                 if watch:
@@ -287,52 +267,6 @@ def _send(blocks, u, x, width, scratch):
                         target[b * W] = scratch[b * CHUNK + k]
 
 
-# A piece reads and writes a few cache lines in each of many places, which no hardware foresees, and between two pieces
-# tables pass through the caches. So each piece calls for what it will write and for what the next one will read while
-# there is arithmetic to do.
-
-
-@njit(inner=True, **KERNEL)
-def _fetch_inputs(blocks, u, x, width):
-    """Prefetch what a piece will read: messages at the other ends of its pairs, or what these have sent."""
-    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-        if blocks.role[row] == RECEIVES:
-            _fetch_row(blocks.sent, row, x, width)
-        else:
-            _fetch_ends(blocks.lam, blocks, row, x, width)
-
-
-@njit(inner=True, **KERNEL)
-def _fetch_outputs(blocks, u, x, width):
-    """Prefetch where a piece's messages go, and the products that it sends."""
-    for row in range(blocks.slot_ptr[u], blocks.slot_ptr[u + 1]):
-        _fetch_row(blocks.lam, row, x, width)
-        if blocks.role[row] == SENDS:
-            _fetch_ends(blocks.sent, blocks, row, x, width)
-
-
-@njit(inline="always", **KERNEL)
-def _fetch_row(messages, row, x, width):
-    """Prefetch all states of a piece in one slot."""
-    L, W = messages.shape[1], messages.shape[2]
-    flat = messages.reshape(-1)
-    for a in range(row * L, (row + 1) * L):
-        for at in range(a * W + x, a * W + x + width, CHUNK):
-            prefetch(flat, at, 2)
-
-
-@njit(inline="always", **KERNEL)
-def _fetch_ends(messages, blocks, row, x, width):
-    """Prefetch all states of a piece in one slot at the other ends of its pairs."""
-    L, W = messages.shape[1], messages.shape[2]
-    flat, opposite = messages.reshape(-1), blocks.opposite.reshape(-1)
-    for lane in range(row * W + x, row * W + x + width, CHUNK):
-        at = np.int64(opposite[lane])
-        for _ in range(L):
-            prefetch(flat, at, 2)
-            at += W
-
-
 @njit(inner=True, **KERNEL)
 def _receive(sent, row, x, out, width):
     """The products M of a piece in one slot, as the other ends of its pairs have sent them."""
@@ -356,15 +290,12 @@ def _products(blocks, u, x, incoming, sums, width):
 
 @njit(inner=True, **KERNEL)
 def product(table, at, incoming, out, x, width):
-    """out(a) = sum_b psi(a, b) incoming(b) of eight lanes; reads the table in order, and prefetches what comes next."""
+    """out(a) = sum_b psi(a, b) incoming(b) of eight lanes; reads the table in order."""
     L = out.size // width
     for a in range(L):
         s0, s1 = spread8(0.0), spread8(0.0)
         j = x
         for _ in range(L // 2):
-            prefetch(table, at + AHEAD, 2)
-            if table.itemsize > 4:
-                prefetch(table, at + AHEAD + CHUNK, 2)
             s0 = fma8(load8(table, at), load8(incoming, j), s0)
             s1 = fma8(load8(table, at + CHUNK), load8(incoming, j + width), s1)
             at += 2 * CHUNK

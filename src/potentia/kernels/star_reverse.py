@@ -21,7 +21,7 @@ import numpy as np
 from .machine.jit import njit
 from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8
 from .machine.team import BARRIER, wait
-from .star_blocks import LOG, PRODUCT, chunk_at, derivatives, fetch_ahead, product_transposed, slot_of, sum_messages
+from .star_blocks import LOG, PRODUCT, chunk_at, derivatives, product_transposed, slot_of, sum_messages
 from .vecmath import KERNEL, exp
 
 #: Added to M, which is zero at states a variable does not have and far above this at all others.
@@ -56,7 +56,6 @@ def reverse(blocks, cotangents, record, add, units, iterations, damping, centre,
                 wait(team)
                 continue
             u = units[k]
-            fetch_ahead(blocks, cotangents.lam, _preceding(units, k))
             first, last = blocks.slot_ptr[u], blocks.slot_ptr[u + 1]
             if centre:
                 _centre(blocks, cotangents.lam, u, scratch)
@@ -480,9 +479,3 @@ def _take_row(record, row, n_rows, incoming):
             for lane in range(width):
                 incoming[a, x + lane] = record.inputs[here]
                 here += 1
-
-
-@njit(inline="always", **KERNEL)
-def _preceding(units, k):
-    """The block before the k-th, or that itself after a barrier and at the beginning."""
-    return units[k - 1] if k > 0 and units[k - 1] != BARRIER else units[k]
