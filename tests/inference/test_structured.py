@@ -141,13 +141,24 @@ def test_threads_results_and_starts_fit():
     assert first.marginals["group"].shape == (2, 5)
 
 
+@pytest.mark.parametrize(("name", "order"), [("counts", 4), ("at most two", 4), ("odd", 4), ("soft at most one", 11)])
+def test_marginal_map_equals_that_of_tables(name, order):
+    graph, theta = problem(n=12, order=order)
+    query = [0, 3, 4, 7]
+    ours = pt.MAP(query=query).infer(graph, {**theta, "group": FACTORS[name]})
+    twin = pt.MAP(query=query).infer(graph, {**theta, "group": tables(FACTORS[name], graph)})
+    assert ours.bound == twin.bound == "exact"
+    assert ours.value == pytest.approx(twin.value, abs=1e-9)
+    np.testing.assert_array_equal(ours.argmax(), twin.argmax())
+    assert ours.score(ours.argmax()) == pytest.approx(ours.value, abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
     [
         (pt.Gibbs(), "takes no values of pt.factors"),
         (pt.LoopyBP(schedule="residual"), "residual"),
         (pt.TRW(optimise_rho=True), "optimise_rho takes no values"),
-        (pt.MAP(query=[0]), "takes no values"),
     ],
 )
 def test_what_takes_no_structured_factors_says_so(method, message):

@@ -20,6 +20,7 @@ from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
 from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, trials, without
+from ..structured import Expansion
 from .portfolio import MAP, MAPResult
 from .sums import sum_out, tables_of
 
@@ -81,9 +82,12 @@ class MarginalMAPResult(MAPResult):
 def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
     """Marginal MAP with the options of `method`; Ctrl-C raises `Interrupted` with the best so far."""
     query = check_query(method.query, scores.graph.n_variables)
-    answer = QueryAnswer(np.where(query, 0, -1))
+    solved = Expansion(scores).scores if scores.graph.structures else scores
+    every = np.zeros(solved.graph.n_variables, dtype=bool)  # with auxiliary variables, which are summed out
+    every[: len(query)] = query
+    answer = QueryAnswer(np.where(every, 0, -1))
     try:
-        _solve(method, scores, query, answer, clock)
+        _solve(method, solved, every, answer, clock)
     except KeyboardInterrupt:
         answer.interrupted = True
         raise Interrupted(_result(scores, query, answer, clock)) from None
@@ -92,6 +96,7 @@ def label_query(method: MAP, scores: Scores, clock: Clock) -> MarginalMAPResult:
 
 def _result(scores: Scores, query: Bools, answer: QueryAnswer, clock: Clock) -> MarginalMAPResult:
     """The record of a labelling of some variables."""
+    answer.labels = answer.labels[: len(query)]
     width, n_states = scores.singles.shape[1], scores.graph.n_states[:, None]
     uniform = (np.arange(width) < n_states) / n_states
     indicator = (np.arange(width) == answer.labels[:, None]).astype(np.float64)
@@ -244,6 +249,9 @@ def _value(scores: Scores, query: Bools, total: ClampedSum | None, labels: Ints)
 
 def sum_given(scores: Scores, clamp: Ints, exactly: bool) -> float:
     """The log of the sum over the variables where `clamp` is -1: exact, or a lower bound; -inf if all is forbidden."""
+    if scores.graph.structures:
+        scores = Expansion(scores).scores
+        clamp = np.append(clamp, np.full(scores.graph.n_variables - len(clamp), -1))
     try:
         clamped = scores.clamp(clamp)
         if exactly:

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...base.resources import thread_count
 from ...base.types import ArrayLike, Floats, Ints, WidthError, check_count, check_number
-from ...graph.scores import Scores, refuse_structures, region_indicators, score_labels, trivial_bound
+from ...graph.scores import Scores, region_indicators, score_labels, trivial_bound
 from ...graph.structure import Graph
 from ..base import Inference, Interrupted, Result, TablesByKind
 from ..clock import Clock
@@ -202,12 +202,12 @@ class MAP(Inference):
 
     def label(self, scores: Scores, start: Result | None, clock: Clock) -> MAPResult:
         """The portfolio within the limits of a clock."""
-        if scores.graph.structures:
-            return _label_structured(self, scores, start, clock)
         if self.query is not None:
             from .marginal import label_query
 
             return label_query(self, scores, clock)
+        if scores.graph.structures:
+            return _label_structured(self, scores, start, clock)
         task = SearchTask(scores, clock, self.seed)
         try:
             if start is not None:
@@ -252,8 +252,6 @@ class MAP(Inference):
 
 def _label_structured(method: MAP, scores: Scores, start: Result | None, clock: Clock) -> MAPResult:
     """MAP with structured factors: the portfolio on tables of auxiliary variables, else a bound and local search."""
-    if method.query is not None:
-        refuse_structures(scores.graph, "MAP(query=...)")
     dual = Smoothed(epsilon=0.0, iterations=_MESSAGE_ITERATIONS, threads=1).run(scores, None)
     marginals = LoopyBP(iterations=_MESSAGE_ITERATIONS, threads=1).run(scores, None)
     starts = [dual.mpm(), marginals.mpm(), *([] if start is None else [start.argmax()])]
