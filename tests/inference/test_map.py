@@ -28,7 +28,7 @@ from potentia.inference.map import moves, portfolio
 from potentia.inference.map.branch import branch
 from potentia.inference.map.dual import ascend, dual
 from potentia.inference.map.moves import (
-    Blocks,
+    BlockMoves,
     Windows,
     choice_energies,
     least_energy,
@@ -455,7 +455,7 @@ def test_blocks_find_the_best_labels_given_the_rest(name: str) -> None:
         labels = every[value > -np.inf][rng.integers((value > -np.inf).sum())].copy()
         old = labels.copy()
         block = np.sort(rng.choice(graph.n_variables, 3, replace=False))
-        gain, _ = Blocks(own).improve(labels, block, 1e6)
+        gain, _ = BlockMoves(own).improve(labels, block, 1e6)
         rest = np.setdiff1d(np.arange(graph.n_variables), block)
         same = (every[:, rest] == old[rest]).all(axis=1)
         assert score_labels(own, labels) == pytest.approx(value[same].max())

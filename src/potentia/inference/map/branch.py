@@ -16,8 +16,8 @@ from .task import SearchTask
 _ROOT, _NODE = 100, 4
 #: Share of the undecided variables that a node fixes at most, and of the largest regret that each of them must have.
 _BATCH, _SURE = 0.1, 0.5
-#: Share of the time after which the first node must have been returned to.
-_FIRST = 0.4
+#: Share of the time, or nodes without a limit, after which the first node must have been returned to.
+_FIRST, _FIRST_NODES = 0.4, 200
 #: Nodes of a search without a time limit, and bytes of the messages kept to return to.
 _NODES, _BYTES = 2000, 1e9
 _PART = "branch and bound"
@@ -50,7 +50,8 @@ def branch(task: SearchTask, share: float) -> None:
     nodes: list[_Open] = []
     complete, visited = True, 0
     while not task.over and task.left >= stop and (task.timed or visited < _NODES):
-        if task.left < early and nodes and nodes[0].left == len(nodes[0].variables):
+        late = task.left < early if task.timed else visited > _FIRST_NODES
+        if late and nodes and nodes[0].left == len(nodes[0].variables):
             return  # far from a proof: the first variables that were fixed have not been questioned yet
         visited += 1
         if _tighten(task, d, _ROOT if visited == 1 else _NODE):
