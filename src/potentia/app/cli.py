@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from importlib.resources import files
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,21 @@ def _parser() -> Parser:
     subparsers = parser.add_subparsers(metavar="COMMAND")
     studies = {name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()}
     own = {
-        name: (run, text, own_data.examples(name), partial(own_data.add_options, name))
-        for name, (run, text) in own_data.COMMANDS.items()
+        name: (run, own_data.examples(name), partial(own_data.add_options, name))
+        for name, run in own_data.COMMANDS.items()
     }
     every: dict[str, tuple[Any, ...]] = {
         "demo": studies.pop("demo"),
         **own,
-        "infer": (
-            _infer, "Inference on a model in the UAI format (.uai or .uai.xz).",
-            "potentia infer model.uai --evidence model.uai.evid --method trw --json", _add_infer,
-        ),
+        "infer": (_infer, "potentia infer model.uai --evidence model.uai.evid --method trw --json", _add_infer),
         **studies,
         "completion": (
-            _complete, "Print a script that completes commands, options and their values in a shell.",
-            _COMPLETION_EXAMPLES,
+            _complete, _COMPLETION_EXAMPLES,
             lambda command: command.add_argument("shell", choices=_SHELLS, help="the shell to complete in"),
         ),
     }  # fmt: skip
-    for name, (run, text, example, add_options) in every.items():
+    for name, (run, example, add_options) in every.items():
+        text = cleandoc(run.__doc__ or "")
         command = subparsers.add_parser(
             name, help=re.split(r"\.(?:\s|$)", text)[0], description=text, epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -135,7 +133,7 @@ _OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping"
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    """Run `potentia infer`: read the files, infer, print or write the result."""
+    """Inference on a model in the UAI format (.uai or .uai.xz)."""
     from ..graph import uai
     from .pipeline import Staging
 
@@ -205,7 +203,7 @@ _COMPLETION_EXAMPLES = """
 
 
 def _complete(arguments: argparse.Namespace) -> None:
-    """Print the script for a shell; bash and zsh share one."""
+    """Print a script that completes commands, options and their values in a shell."""
     (group,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
     text = _fish(group.choices) if arguments.shell == "fish" else _bash(group.choices)
     if arguments.shell == "zsh":

@@ -211,7 +211,7 @@ def _study_module(name: str, needed: bool = True) -> Any:
 
 
 def demo(arguments: argparse.Namespace) -> None:
-    """Run the demo and show its tables."""
+    """Train CRFs on noisy images and label networks on digits, and write rows and report.html (one to two minutes)."""
     from . import demo as module
     from .report.rows import runs_table
 
@@ -233,7 +233,7 @@ def demo(arguments: argparse.Namespace) -> None:
 
 
 def annotate(arguments: argparse.Namespace) -> None:
-    """Serve the page until Ctrl-C."""
+    """Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model."""
     from .annotate.server import serve
 
     if arguments.classes is not None and arguments.palette is not None:
@@ -256,7 +256,7 @@ def annotate(arguments: argparse.Namespace) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write the page, with the studies' tables and images where these are installed."""
+    """One HTML page of all result rows under a folder: tables, curves, images, run facts."""
     from .own_data import report_source
     from .report.page import report as write
 
@@ -282,7 +282,7 @@ def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 def reproduce(arguments: argparse.Namespace) -> None:
-    """Run a study and print its tables."""
+    """Reproduce a table of a paper and show it next to the paper's; finished cells are not run again."""
     study = _study_module("studies").study_named(arguments.name)
     out = arguments.out / (arguments.name + ("-quick" if arguments.quick else ""))
     rows = study.reproduce(arguments.quick, out, _say(arguments, sys.stdout), arguments.full)
@@ -292,7 +292,7 @@ def reproduce(arguments: argparse.Namespace) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> None:
-    """Measure and print tables."""
+    """Measure the speed of inference, compared with two lower bounds on it measured in the same run."""
     module = _study_module("bench.run")
     if arguments.out:
         check_target(arguments.out)
@@ -317,7 +317,12 @@ def _say(arguments: argparse.Namespace, stream: Any) -> Callable[[str], None]:
 
 
 def warmup(arguments: argparse.Namespace) -> None:
-    """Compile kernels ahead of their first use, part by part, and say where they are."""
+    """Compile the kernels of inference and training ahead of their first use, by running each on a tiny problem.
+
+    They are kept in NUMBA_CACHE_DIR, beside the package, or in the user's cache, whichever can be written first;
+    in an image run this as the user who installed the package. They fit the kind of processor they were compiled
+    on: for a cluster of several kinds set NUMBA_CPU_NAME=generic (slower) or a folder per kind.
+    """
     from ..kernels.machine.jit import FOLDER
 
     unknown = [part for part in arguments.part if part not in _PARTS]
@@ -405,39 +410,12 @@ _PARTS: dict[str, Callable[[Any], None]] = {
     "multilabel": _compile_multilabel,
 }
 
-_WARMUP = (
-    "Compile the kernels of inference and training ahead of their first use, by running each on a tiny problem.\n"
-    "They are kept in NUMBA_CACHE_DIR, beside the package, or in the user's cache, whichever can be written first;\n"
-    "in an image run this as the user who installed the package. They fit the kind of processor they were compiled\n"
-    "on: for a cluster of several kinds set NUMBA_CPU_NAME=generic (slower) or a folder per kind."
-)
-
-#: The commands that are not about the user's own data: functions, what --help says of each, and its example.
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str, str]] = {
-    "demo": (
-        demo,
-        "Train CRFs on noisy images and label networks on digits, and write rows and report.html (one to two minutes).",
-        "potentia demo --out demo",
-    ),
-    "reproduce": (
-        reproduce,
-        "Reproduce a table of a paper and show it next to the paper's; finished cells are not run again.",
-        "potentia reproduce denoising --quick --out results",
-    ),
-    "report": (
-        report,
-        "One HTML page of all result rows under a folder: tables, curves, images, run facts.",
-        "potentia report demo --out demo/report.html",
-    ),
-    "annotate": (
-        annotate,
-        "Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model.",
-        "potentia annotate photos --classes background,cell --out cells",
-    ),
-    "bench": (
-        bench,
-        "Measure the speed of inference, compared with two lower bounds on it measured in the same run.",
-        "potentia bench --quick",
-    ),
-    "warmup": (warmup, _WARMUP, "potentia warmup\n         potentia warmup inference"),
+#: The commands that are not about the user's own data, and their examples; --help shows their docstrings.
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
+    "demo": (demo, "potentia demo --out demo"),
+    "reproduce": (reproduce, "potentia reproduce denoising --quick --out results"),
+    "report": (report, "potentia report demo --out demo/report.html"),
+    "annotate": (annotate, "potentia annotate photos --classes background,cell --out cells"),
+    "bench": (bench, "potentia bench --quick"),
+    "warmup": (warmup, "potentia warmup\n         potentia warmup inference"),
 }

@@ -285,7 +285,7 @@ def _columns(name: str, text: str) -> list[str]:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train, save, and forget the checkpoint."""
+    """Train on your own data and save all that prediction needs in one file."""
     from .training import Run
 
     form, source, options = _given(arguments, "train")
@@ -323,7 +323,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Predict and write files."""
+    """Predict with a model that `potentia train` saved."""
     form, source, options = _given(arguments, "predict")
     if arguments.out.exists() and arguments.model.exists() and arguments.out.samefile(arguments.model):
         raise PotentiaError(f"{arguments.out} is the model itself; --out needs another name.")
@@ -334,7 +334,7 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Predict and compare; of a folder of label maps, compare with masks."""
+    """Compare a saved model's predictions with the truth."""
     begun, folder = time.perf_counter(), arguments.model.is_dir()
     facts, tables, source, digests, seen = (_compare_folder if folder else _evaluate)(arguments)
     shown = facts.pop("shown", ())
@@ -387,12 +387,8 @@ def _load(path: Path, form: str) -> Pipeline:
     return pipeline
 
 
-#: The commands: functions, and what --help says of each.
-COMMANDS = {
-    "train": (train, "Train on your own data and save all that prediction needs in one file."),
-    "predict": (predict, "Predict with a model that `potentia train` saved."),
-    "evaluate": (evaluate, "Compare a saved model's predictions with the truth."),
-}
+#: The commands; --help shows their docstrings.
+COMMANDS = {"train": train, "predict": predict, "evaluate": evaluate}
 
 
 def runs_folder(model: Path) -> Path:
