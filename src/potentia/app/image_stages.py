@@ -246,10 +246,6 @@ class TrainingImages:
             return [(k, pixels.whole(self.labels[k].shape)) for k in self.own]
         return [(k, band) for k in self.own for band in pixels.bands(self.labels[k].shape, _BANDS)]
 
-    def held_examples(self) -> list[Example]:
-        """Whole images that are held out, seen by the final classifier."""
-        return [self.example(k, pixels.whole(self.labels[k].shape)) for k in self.held]
-
     def example(
         self, k: int, window: Window, stage: PixelStage | None = None, coarse: np.ndarray | None = None
     ) -> Example:
@@ -274,7 +270,10 @@ def two_stages(
     pipeline, run = images.pipeline, images.run
     n_rows, n_wanted = n_drawn(n_pixels, len(pipeline.classes), pipeline.axes)
     chosen, windows = _draw_windows(images, n_wanted, np.random.default_rng(run.seed))
-    rows = None if pipeline.node == "probabilities" else _pixel_rows(images, position != "no")
+    rows, beside = None, images.read(images.own[0])[1].features
+    if pipeline.node != "probabilities":
+        n_given = 0 if beside is None else int(beside.shape[-1])
+        rows = PixelRows(pipeline.node, position != "no", n_given, pipeline.intensity.channels, pipeline.axes)
     _say_memory(images, rows, n_rows, [int(np.prod(pixels.window_size(window))) for window in windows])
     pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
@@ -289,13 +288,6 @@ def two_stages(
             k = images.units[number][0]
             examples.append(images.example(k, window, unseen[number] if unseen else None, coarse.get(k)))
     return examples, facts
-
-
-def _pixel_rows(images: TrainingImages, position: bool) -> PixelRows:
-    """What the classifier may see of a pixel."""
-    pipeline, given = images.pipeline, images.read(images.own[0])[1].features
-    n_given = 0 if given is None else int(given.shape[-1])
-    return PixelRows(pipeline.node, position, n_given, pipeline.intensity.channels, pipeline.axes)
 
 
 def n_drawn(limit: int | None, n_states: int, axes: int = 2) -> tuple[int, int]:
@@ -413,10 +405,11 @@ def _sample(
 ) -> Sample:
     """About n pixels of a window, with features computed tile by tile."""
     values, given = images.image(k)
-    labels = images.labels[k]
+    labels, axes = images.labels[k], rows.axes
     known = int(np.count_nonzero(labels[window] >= 0))
-    drawn = []
-    for tile in pixels.tiles(window, TILE_SIDES[rows.axes]):
+    empty = np.zeros((0, rows.n_features), dtype=np.float32), np.zeros(0, np.int64), np.zeros((0, axes), np.int32)
+    drawn = [Sample(*empty)]
+    for tile in pixels.tiles(window, TILE_SIDES[axes]):
         y = labels[tile].ravel()
         places = np.flatnonzero(y >= 0)
         wanted = min(len(places), round(n * len(places) / max(1, known)))
@@ -424,9 +417,6 @@ def _sample(
             chosen = np.sort(rng.choice(places, wanted, replace=False))
             x = rows.rows(values, tile, given.features)[chosen]
             drawn.append(Sample(x, y[chosen].astype(np.int64), pixels.places_in(tile)[chosen]))
-    if not drawn:
-        nothing = np.zeros((0, rows.n_features), dtype=np.float32)
-        return Sample(nothing, np.zeros(0, dtype=np.int64), np.zeros((0, rows.axes), dtype=np.int32))
     return Sample(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
 
 

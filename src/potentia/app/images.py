@@ -47,6 +47,7 @@ from .image_files import (
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
 from .pixel_values import Classes, find_classes, learn_intensity
+from .pixels import whole
 from .training import (
     PIXEL_FUNCTIONS,
     TRAINABLE,
@@ -399,7 +400,8 @@ def _fit_images(
         best, search_facts = search_pairs(examples, chosen, run, weights)
         pipeline.model = _crf(best, run, weights)
         facts |= search_facts
-    fitted = fit(pipeline.model, examples, training.held_examples(), digest, run)
+    whole_held = [training.example(k, whole(small[k].shape)) for k in held]
+    fitted = fit(pipeline.model, examples, whole_held, digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return pipeline, facts | fitted
 

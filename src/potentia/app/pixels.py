@@ -11,6 +11,7 @@ import numpy as np
 from scipy import ndimage
 from scipy.special import log_softmax
 
+from ..base.progress import note
 from ..base.types import Ints, PotentiaError, prefixed
 from ..features.pixels import filter_planes, filter_reach, n_filters
 from ..potentials import Potential
@@ -86,7 +87,9 @@ def blend(size: Sequence[int], side: int, overlap: int, predict: Callable[[Windo
     """
     total: np.ndarray | None = None
     weights = np.zeros(tuple(size), dtype=np.float32)
-    for tile in tiles(whole(size), side):
+    every = tiles(whole(size), side)
+    for number, tile in enumerate(every, 1):
+        note(f"tile {number} of {len(every)}")
         window = widened(tile, overlap, size)
         values = predict(window)
         weight = _ramp(window, size, 2 * overlap)
@@ -271,7 +274,9 @@ class PixelStage:
         self, values: np.ndarray, window: Window, given: Given, room: int = 0
     ) -> Iterator[tuple[Window, np.ndarray]]:
         """The tiles of a window with the features of their pixels, and room for those of context."""
-        for tile in tiles(window, TILE_SIDES[self.rows.axes]):
+        every = tiles(window, TILE_SIDES[self.rows.axes])
+        for number, tile in enumerate(every, 1):
+            note(f"features, tile {number} of {len(every)}")
             yield tile, self.rows.rows(values, tile, given.features, room)
 
     def image_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
