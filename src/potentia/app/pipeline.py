@@ -37,14 +37,8 @@ _PIPELINES = {
     "table": (".tables", "TablePipeline"),
     "sequences": (".sequences", "SequencePipeline"),
 }
-#: The modules of models that are no multi-label estimators.
-_MODELS = {
-    "CRF": "..models.crf",
-    "ChainCRF": "..models.chain_crf",
-    "NodeClassifier": "..models.node_classifier",
-    "SegmentCRF": "..models.segment_crf",
-    "SequenceLabeller": "..models.sequence_labeller",
-}
+#: Models that are no multi-label estimators, by their public names.
+_MODELS = ("CRF", "ChainCRF", "NodeClassifier", "SegmentCRF", "SequenceLabeller")
 #: What a file holds beside arrays; models check their part.
 _SAVED: Schema = {
     "form": Choice(tuple(_PIPELINES)),
@@ -145,7 +139,7 @@ def load(
 def _model_class(kind: str) -> Any:
     """The class of a model, imported here because each brings large libraries along."""
     if kind in _MODELS:
-        return getattr(import_module(_MODELS[kind], __package__), kind)
+        return getattr(import_module("potentia"), kind)
     from ..models.multilabel.base import MultiLabelClassifier
 
     return find_class(kind, MultiLabelClassifier)
