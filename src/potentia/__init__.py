@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .gradients.entry import loss_and_gradient as loss_and_gradient
     from .graph import formats as formats, uai as uai
     from .graph.structure import Graph as Graph
-    from .graph.tables import DenseGaussian as DenseGaussian
     from .inference.anytime import Anytime as Anytime
     from .inference.base import Result as Result
     from .inference.exact import Exact as Exact
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from .models.node_classifier import NodeClassifier as NodeClassifier
     from .models.segment_crf import SegmentCRF as SegmentCRF
     from .models.sequence_labeller import SequenceLabeller as SequenceLabeller
+    from .potentials.dense import DenseGaussian as DenseGaussian
     from .potentials import (
         MLP as MLP, Boosting as Boosting, Constant as Constant, LightGBM as LightGBM, Linear as Linear,
         Potts as Potts, Scaled as Scaled, Temperature as Temperature, TruncatedLinear as TruncatedLinear,
@@ -85,7 +85,6 @@ _NAMES = {
     "features.example": "Example",
     "gradients.entry": "loss_and_gradient",
     "graph.structure": "Graph",
-    "graph.tables": "DenseGaussian",
     "inference.anytime": "Anytime",
     "inference.base": "Result",
     "inference.exact": "Exact",
@@ -105,6 +104,7 @@ _NAMES = {
     "models.sequence_labeller": "SequenceLabeller",
     "models.multilabel": "LMBM LMSBN LabelNetwork",
     "models.segment_crf": "SegmentCRF",
+    "potentials.dense": "DenseGaussian",
     "potentials": "Boosting Constant LightGBM Linear MLP Potts Scaled Temperature TruncatedLinear TruncatedQuadratic "
     "Zero",
 }

@@ -25,7 +25,8 @@ class Example:
     Args:
         graph: its variables and regions. Examples may share one graph.
         features: for each kind a matrix (n_regions, n_features), dense or SciPy-sparse (kept as CSR). float64 and
-            float32 are kept without a copy, other numbers become float64. A kind may be left out or be None.
+            float32 are kept without a copy, other numbers become float64. A kind may be left out or be None. Under any
+            other name a matrix (n_variables, n_features), which a `pt.DenseGaussian` of that name reads.
         labels: (n_variables,) states, -1 where hidden; None if nothing is known, as at prediction time.
         weights: (n_variables,), finite and at least 0; None means 1 everywhere.
         name: shown in messages and reports.
@@ -177,7 +178,7 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
     if not isinstance(given, Mapping):
         raise PotentiaError(f'{name} must be a mapping such as {{"node": X}}, not {type(given).__name__}.')
     for kind in given:
-        if kind not in graph.scopes:
+        if kind not in graph.scopes and (name != "features" or np.shape(given[kind])[:1] != (graph.n_variables,)):
             raise PotentiaError(f"{name} has kind {kind!r}, but the graph has {', '.join(graph.kinds) or 'none'}.")
     return {kind: values for kind, values in given.items() if values is not None}
 
@@ -185,7 +186,7 @@ def _of_kinds(graph: Graph, name: str, given: Mapping[str, ArrayLike] | None) ->
 def _check_features(graph: Graph, features: Mapping[str, ArrayLike] | None) -> dict[str, Any]:
     """The feature matrices that were given."""
     return {
-        kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes[kind]))
+        kind: _check_matrix(f"features[{kind!r}]", given, len(graph.scopes.get(kind, range(graph.n_variables))))
         for kind, given in _of_kinds(graph, "features", features).items()
     }
 

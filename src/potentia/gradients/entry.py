@@ -84,11 +84,8 @@ def loss_and_gradient(
     scores = Scores(graph, theta, dense=inference.dense_pairs)
     labels = check_labels(graph, y, "y")
     chosen, through = loss_of(loss), by_name("gradient", gradient, GRADIENTS, Gradient)
-    if scores.dense and not (isinstance(chosen, MarginalLoss) and isinstance(through, Truncated | BackPropagation)):
-        raise PotentiaError(
-            "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
-            "gradient='truncated' or 'backpropagation' only."
-        )
+    if scores.dense:
+        check_dense_loss(chosen, through)
     methods = Methods(inference, through, clamped)
     variable_weight = variable_weights(graph, labels, weights, class_weight)
     value, tables = chosen.evaluate(scores, labels, variable_weight, methods)
@@ -96,6 +93,15 @@ def loss_and_gradient(
     if doubt is not None:
         warn_caller(doubt, ConvergenceWarning)
     return value, user_tables(scores, tables, theta)
+
+
+def check_dense_loss(loss: Loss, gradient: Gradient) -> None:
+    """Refuse losses and gradients that do not see Gaussian terms of all pairs."""
+    if not (isinstance(loss, MarginalLoss) and isinstance(gradient, Truncated | BackPropagation)):
+        raise PotentiaError(
+            "a DenseGaussian goes with losses of marginals (univariate_logistic, clique_logistic, ...) and "
+            "gradient='truncated' or 'backpropagation' only."
+        )
 
 
 def variable_weights(

@@ -343,7 +343,9 @@ class MeanFieldReverse(Reverse):
         self.d_theta, self.d_q = np.zeros_like(engine.theta), np.zeros_like(engine.q)
         self.d_spread, self.d_weight = np.zeros_like(engine.links.spread), np.zeros(len(engine.links.weight))
         self.back = factor_cotangents(engine.model.trees)
-        self.d_terms = {name: np.zeros(1) for name in engine.scores.dense}
+        dense = engine.scores.dense
+        self.d_terms = {name: np.zeros(1) for name in dense}
+        self.d_features = {name: np.zeros_like(term.features) for name, term in dense.items() if term.learned}
 
     def read(self, cotangent: MarginalCotangent) -> None:
         """Pull cotangents of product marginals back to the variables' own."""
@@ -373,7 +375,10 @@ class MeanFieldReverse(Reverse):
             d_theta[engine.singles_at] += gathered
             for name, term in engine.scores.dense.items():
                 self.d_terms[name] += (d_field * term.field(term.multiply(before))).sum()
-                self.d_q += term.weight * term.multiply(term.field(d_field), transposed=True)
+                d_mixed = term.weight * term.field(d_field)
+                self.d_q += term.multiply(d_mixed, transposed=True)
+                if term.learned:
+                    self.d_features[name] += term.pull(before, d_mixed)
 
     @property
     def pending(self) -> Floats:
@@ -391,4 +396,10 @@ class MeanFieldReverse(Reverse):
         scores = self.engine.scores
         tables = split_flat(scores, self.d_theta, self.engine.at, leave=scores.weighted)
         add_weights(scores, self.d_weight, tables)
-        return {**tables, **self.d_terms}
+        for name, d_weight in self.d_terms.items():
+            tables[name] = d_weight
+            if name in self.d_features:
+                d_rows = np.pad(self.d_features[name], ((0, 0), (0, 1)))
+                d_rows[0, -1] = d_weight[0]
+                tables[name] = d_rows.ravel()
+        return tables

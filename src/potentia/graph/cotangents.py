@@ -12,7 +12,7 @@ from ..kernels.tables import take_singles
 from .regions import runs
 from .scores import Scores, outcome_cotangents
 from .structured import StructuredValue
-from .tables import DenseGaussian, WeightedTable
+from .tables import DenseTerm, WeightedTable
 
 #: d_theta per kind, flat and aligned with `Scores.kind`: regions that share a table share its entries. Of kinds given
 #: by weights it is the derivative with respect to these.
@@ -88,7 +88,7 @@ def user_tables(scores: Scores, tables: Tables, theta: Mapping[str, Any]) -> dic
                 if d_value is not None:
                     shaped[kind] = d_value
             continue
-        if isinstance(value, DenseGaussian | WeightedTable):
+        if isinstance(value, DenseTerm | WeightedTable):
             value = value.weight
         elif scores.graph.shared_shape(kind) is None and len(scores.graph.scopes[kind]):
             shaped[kind] = scores.graph.shape_tables(kind, tables[kind])

@@ -26,7 +26,7 @@ from ..kernels.tables import LARGEST, add_singles, first_bad_table
 from .regions import Regions, distinct
 from .structure import Graph
 from .structured import StructuredValue
-from .tables import DenseGaussian, Weighted, WeightedTable, check_dense, check_weighted
+from .tables import DenseTerm, Weighted, WeightedTable, check_dense, check_weighted
 
 #: Rounding error of a sum per term, as a share of the largest term.
 _ROUNDING = 1e-15
@@ -67,9 +67,9 @@ class Scores:
         if not isinstance(theta, Mapping):
             raise PotentiaError(f"theta must map kinds to score tables, not be a {type(theta).__name__}.")
         #: Fully connected terms by name.
-        self.dense: dict[str, DenseGaussian] = {}
+        self.dense: dict[str, DenseTerm] = {}
         for name, term in theta.items():
-            if isinstance(term, DenseGaussian):
+            if isinstance(term, DenseTerm):
                 if not dense:
                     raise PotentiaError(
                         f"theta[{name!r}] is a DenseGaussian, which pt.MeanField takes and nothing else does."

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -149,34 +150,16 @@ def join_weighted(values: Sequence[Any], counts: Sequence[int]) -> WeightedTable
 # -- all pairs by the distance of features
 
 
-class DenseGaussian:
-    r"""A value of theta: a pair term for every two variables, for `pt.MeanField` [Kraehenbuehl and Koltun 2011].
+class DenseTerm:
+    """The value of theta that `pt.DenseGaussian` is with features and a weight.
 
-    The score of labels a, b of variables i and j is :math:`-\text{weight} \, k(i, j) \, \text{compatibility}[a, b]`
-    with :math:`k(i, j) = \exp(-|f_i - f_j|^2 / 2)`, divided by :math:`\sqrt{D_i D_j}` with `normalisation`. Its name
-    in theta must not be one of the graph's kinds.
-
-    Args:
-        features: (n_variables, d), divided by the kernel's standard deviations; see `pt.features.bilateral`.
-        weight: a number.
-        compatibility: (L, L), the cost of two labels, symmetric; None is Potts, [a != b].
-        normalisation: "symmetric", as in densecrf: :math:`D_i = \sum_j \exp(-|f_i - f_j|^2 / 2)` over all variables j,
-            i included; or None.
-        exact: True sums over all pairs, in time :math:`O(n^2)`; False filters by a permutohedral lattice, in linear
-            time; None does so for more than 2048 variables.
-
-    Example:
-        >>> import potentia as pt
-        >>> import numpy as np
-        >>> image = np.zeros((6, 8, 3), dtype=np.uint8)
-        >>> image[:, 4:] = 200
-        >>> graph = pt.Graph([2] * 48, {"node": np.arange(48)[:, None]})
-        >>> pairs = pt.DenseGaussian(pt.features.bilateral(image, sd_position=3, sd_colour=13), weight=5)
-        >>> node = np.zeros((48, 2))
-        >>> node[[0, 47]] = [[3, 0], [0, 3]]
-        >>> pt.MeanField(iterations=10).infer(graph, {"node": node, "pairs": pairs}).mpm().reshape(6, 8)[2].tolist()
-        [0, 0, 0, 0, 1, 1, 1, 1]
+    Attributes:
+        blocks: offsets of variables between which there are no pairs, those of different examples; None for none.
+        learned: cotangents are those of the features and, in the first entry of a further column, of the weight.
     """
+
+    blocks: Ints | None = None
+    learned = False
 
     def __init__(
         self,
@@ -187,6 +170,8 @@ class DenseGaussian:
         exact: bool | None = None,
     ) -> None:
         check_choice("normalisation", normalisation, ("symmetric",), "None")
+        self.compatibility = None if compatibility is None else _check_compatibility(compatibility)
+        self.normalisation, self.exact = normalisation, exact
         self.features = real_numbers(features, "features")
         if self.features.ndim != 2 or not self.features.shape[1] or not np.all(np.isfinite(self.features)):
             raise PotentiaError(
@@ -194,16 +179,13 @@ class DenseGaussian:
             )
         if np.abs(self.features).max(initial=0.0) > 1e6:
             raise PotentiaError("features must be below 1e6: divide them by the kernel's standard deviations.")
-        self.weight = real_number(weight, "weight")
+        self.weight: Any = real_number(weight, "weight")
         if not np.isfinite(self.weight):
             raise PotentiaError(f"weight must be a finite number, not {shown(weight)}.")
-        self.compatibility = None if compatibility is None else _check_compatibility(compatibility)
-        self.normalisation, self.exact = normalisation, exact
 
-    def with_weight(self, weight: float) -> DenseGaussian:
+    def with_weight(self, weight: float) -> Self:
         """This kernel, prepared as it is, with another weight."""
-        other = DenseGaussian.__new__(DenseGaussian)
-        other.__dict__.update(self.__dict__)
+        other = copy.copy(self)
         other.weight = real_number(weight, "weight")
         return other
 
@@ -214,7 +196,8 @@ class DenseGaussian:
     @property
     def is_exact(self) -> bool:
         """Whether all pairs are summed, rather than filtered by a lattice."""
-        return len(self.features) <= _FEW if self.exact is None else self.exact
+        ends = [0, len(self.features)] if self.blocks is None else self.blocks
+        return np.diff(ends).max() <= _FEW if self.exact is None else self.exact
 
     def multiply(self, values: Floats, transposed: bool = False) -> Floats:
         """The sum of k(i, j) values[j] over all other variables j, for every variable i; values (n, C)."""
@@ -224,7 +207,10 @@ class DenseGaussian:
     @cached_property
     def _filter(self) -> Callable[[Floats, bool], Floats]:
         """The kernel between different variables without normalisation, prepared for products."""
-        return _all_pairs(self.features) if self.is_exact else _lattice(self.features)
+        prepare = _all_pairs if self.is_exact else _lattice
+        if self.blocks is None:
+            return prepare(self.features)
+        return partial(_in_blocks, self.blocks, [prepare(self.features[a:b]) for a, b in pairwise(self.blocks)])
 
     @cached_property
     def _scale(self) -> Floats:
@@ -243,6 +229,31 @@ class DenseGaussian:
         if self.compatibility is None:
             return mixed - mixed.sum(axis=1, keepdims=True)
         return -mixed @ self.compatibility
+
+    def pull(self, q: Floats, d_mixed: Floats) -> Floats:
+        """Cotangents of the features from those of `multiply(q)`, (n, d).
+
+        With B_ij the derivative by k(i, j) these are -sum_j (B_ij + B_ji) k(i, j) (f_i - f_j), where B sums products of
+        a function of i and one of j, which is filtered, also times every feature.
+        """
+        scale, features = self._scale, self.features - self.features.mean(axis=0)
+        left, right = [scale * d_mixed, scale * q], [scale * q, scale * d_mixed]
+        if self.normalisation:
+            slope = d_mixed * self._filter(right[0], False) + q * self._filter(right[1], False)
+            of_sums = -0.5 * scale**3 * slope.sum(axis=1, keepdims=True)
+            left, right = [*left, of_sums, np.ones_like(scale)], [*right, np.ones_like(scale), of_sums]
+        here, there = np.hstack(left), np.hstack(right)
+        mixed = self._filter(there, False)
+        columns = (column[:, None] for column in features.T)
+        return np.stack([(here * (self._filter(f * there, False) - f * mixed)).sum(axis=1) for f in columns], axis=1)
+
+
+def _in_blocks(
+    blocks: Ints, filters: Sequence[Callable[[Floats, bool], Floats]], values: Floats, transposed: bool
+) -> Floats:
+    """Products with a kernel for each block of variables."""
+    ends = zip(filters, pairwise(blocks), strict=True)
+    return np.concatenate([of_block(values[a:b], transposed) for of_block, (a, b) in ends])
 
 
 def _all_pairs(features: Floats) -> Callable[[Floats, bool], Floats]:
@@ -303,7 +314,7 @@ def _check_compatibility(compatibility: Any) -> Floats:
     return table
 
 
-def check_dense(graph: Graph, name: str, term: DenseGaussian) -> None:
+def check_dense(graph: Graph, name: str, term: DenseTerm) -> None:
     """Refuse a term that does not fit the graph."""
     if name in graph.scopes:
         raise PotentiaError(

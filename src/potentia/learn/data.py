@@ -32,6 +32,7 @@ from .part import (
     PartRecipe,
     Shard,
     check_widths,
+    dense_kinds,
     structured,
     table_entries,
 )
@@ -150,8 +151,8 @@ class Dataset:
         else:
             sources, resident = hold_examples(examples, part_entries or PART_ENTRIES), 1
         whole = frozenset(kind for kind, potential in potentials.items() if potential.unit == "example")
-        factors = _factors(potentials)
-        recipes = [PartRecipe(source, list(potentials), whole, structures=factors, **options) for source in sources]
+        options |= {"structures": _factors(potentials), "dense": dense_kinds(potentials)}
+        recipes = [PartRecipe(source, list(potentials), whole, **options) for source in sources]
         in_memory = here or all(source.in_memory for source in sources)
         data = cls(open_backend(recipes, in_memory, resident, here), examples)
         if options.get("class_weight") is not None:
@@ -284,9 +285,9 @@ def shard_scores(part: Part, shard: Shard, predictor: Predictor, state: Mapping[
         if rows.stop > rows.start:
             potential = predictor.potentials[kind]
             table = part.function(kind, rows, potential, state, potential.by_weight)
-            shared = len(table) < rows.stop - rows.start
-            theta[kind] = potential.as_theta(predictor.scales[kind] * table, part.shapes[kind], shared)
-    return Scores(shard.graph, theta, shard.labels if predictor.clamp else None)
+            theta[kind] = part.theta(kind, shard, potential, predictor.scales[kind] * table)
+    labels, dense = shard.labels if predictor.clamp else None, predictor.inference.dense_pairs
+    return Scores(shard.graph, theta, labels, dense=dense)
 
 
 def predict(part: Part, state: Mapping[str, Any], predictor: Predictor) -> tuple[Any, list[Any]]:

@@ -26,6 +26,7 @@ from ..potentials.base import Differentiable, Potential
 from .base import Learner, State, Stop, failure_of, join_parameters, movable, set_parameters, steps_made
 from .data import Dataset
 from .joint import Joint, pass_messages, restored_part, saved_part
+from .part import dense_kinds
 
 #: `message_tol` between fits by default: the next fit moves marginals more.
 _BETWEEN_FITS = 1e-3
@@ -258,6 +259,8 @@ class IteratedLogistic(Learner):
             raise PotentiaError(
                 f"track_error must be True, False or a list of iterations, not {shown(self.track_error)}."
             )
+        for kind in dense_kinds(potentials):
+            raise PotentiaError(f"the DenseGaussian of {kind!r} needs pt.MarginalRisk(inference=pt.MeanField()).")
         if self.solver == "direct":
             others = [k for k, p in potentials.items() if not (p.differentiable or p.shared)]
             if others:

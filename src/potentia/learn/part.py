@@ -17,6 +17,7 @@ from ..features.parts import Source
 from ..gradients.entry import class_factors
 from ..graph.structure import Graph, per_graph
 from ..graph.structured import StructuredValue
+from ..graph.tables import DenseTerm
 from ..graph.union import Union, induced
 from ..potentials.base import Potential
 from ..potentials.inputs import Inputs, Stack
@@ -92,6 +93,7 @@ class Part:
         whole: the kinds whose potentials read inputs of whole examples, not features.
         drop_hidden: keep only variables with a label and a positive weight, and the regions between them.
         structures: factors whose kinds score by outcomes.
+        dense: names of potentials of all pairs, which take part as a kind with a row for every variable.
 
     Attributes:
         examples, names: those that take part.
@@ -114,8 +116,9 @@ class Part:
         whole: frozenset[str] = frozenset(),
         drop_hidden: bool = False,
         structures: Mapping[str, StructuredValue] | None = None,
+        dense: frozenset[str] = frozenset(),
     ) -> None:
-        self.kinds, self.whole, self.structures = kinds, whole, structures or {}
+        self.kinds, self.whole, self.structures, self.dense = kinds, whole, structures or {}, dense
         names = names or [e.name or f"example {k}" for k, e in enumerate(examples)]
         for name, example in zip(names, examples, strict=True):
             for kind, scope in example.graph.scopes.items():
@@ -123,6 +126,8 @@ class Part:
                     raise PotentiaError(
                         f"{name} has regions of kind {kind!r}, but there is no potential for that kind."
                     )
+            for kind in example.features.keys() - example.graph.scopes.keys() - dense:
+                raise PotentiaError(f"{name} has features {kind!r}, which no region and no DenseGaussian has.")
         masks: list[Bools | None] = [None] * len(examples)
         if drop_hidden:
             seen = [observed(example) for example in examples]
@@ -144,9 +149,9 @@ class Part:
         self.targets: dict[str, Ints] = {}
         self.weights: dict[str, Floats | None] = {}
         for kind in kinds:
-            holders = [k for k, graph in enumerate(graphs) if len(graph.scopes.get(kind, ()))]
+            holders = [k for k, graph in enumerate(graphs) if len(self._scope(graph, kind))]
             if holders:
-                shapes = {graphs[k].shared_shape(kind) for k in holders}
+                shapes = {_dense_shape(graphs[k]) if kind in dense else graphs[k].shared_shape(kind) for k in holders}
                 shape = shapes.pop()
                 if shapes or shape is None:
                     raise PotentiaError(ONE_SHAPE.format(kind=kind))
@@ -195,6 +200,17 @@ class Part:
         """Whether all regions of a kind have one table, which need not be written out."""
         return potential.shared or kind in self.featureless
 
+    def _scope(self, graph: Graph, kind: str) -> Any:
+        """Variables of the regions of a kind, of a dense term of every variable."""
+        return np.arange(graph.n_variables)[:, None] if kind in self.dense else graph.scopes.get(kind, ())
+
+    def theta(self, kind: str, shard: Shard, potential: Any, values: Floats) -> Any:
+        """theta of a shard's regions from `theta_values` of them, or of one where all are equal."""
+        if kind in self.dense:
+            return potential.as_theta(values, self.shapes[kind], False, shard.union.variable_ptr)
+        rows = shard.rows[kind]
+        return potential.as_theta(values, self.shapes[kind], len(values) < rows.stop - rows.start)
+
     def n_bytes(self) -> int:
         """About how much memory the part takes in a fit: features, layouts, messages and scores."""
         held = sum(
@@ -231,7 +247,8 @@ class Part:
         for group in groups:
             union = _shared_union([graphs[i] for i in group])
             rows = {}
-            for kind, scope in union.graph.scopes.items():
+            for kind in (*union.graph.scopes, *sorted(self.dense)):
+                scope = self._scope(union.graph, kind)
                 start = first.get(kind, 0)
                 first[kind] = start + len(scope)
                 rows[kind] = slice(start, first[kind])
@@ -251,9 +268,10 @@ class Part:
         """
         targets, weights = [], []
         for shard in self.shards:
-            scope = shard.graph.scopes.get(kind, ())
+            scope = self._scope(shard.graph, kind)
             if len(scope):
-                index = shard.graph.table_index(kind, np.maximum(shard.labels, 0))
+                labels = np.maximum(shard.labels, 0)
+                index = labels if kind in self.dense else shard.graph.table_index(kind, labels)
                 targets.append(np.where((shard.labels[scope] < 0).any(axis=1), -1, index))
                 weights += [] if shard.weights is None else [shard.weights[scope].mean(axis=1)]
         return np.concatenate(targets), np.concatenate(weights) if weights else None
@@ -284,7 +302,7 @@ class Part:
         """Facts of a kind that this part has."""
         without, some = None, False
         for name, example in zip(self.names, self.examples, strict=True):
-            if len(example.graph.scopes.get(kind, ())):
+            if len(self._scope(example.graph, kind)):
                 if _given(example, kind, self.whole) is not None:
                     some = True
                 elif without is None:
@@ -309,6 +327,16 @@ def structured(graph: Graph, structures: Mapping[str, StructuredValue]) -> Graph
 def observed(example: Example) -> Bools:
     """Variables with a label and a positive weight."""
     return (example.all_labels >= 0) & (example.all_weights > 0)
+
+
+def dense_kinds(potentials: Mapping[str, Any]) -> frozenset[str]:
+    """The names of potentials of all pairs."""
+    return frozenset(kind for kind, potential in potentials.items() if isinstance(potential, DenseTerm))
+
+
+def _dense_shape(graph: Graph) -> tuple[int, ...] | None:
+    """The number of states, if all variables have the same."""
+    return (int(graph.n_states[0]),) if np.all(graph.n_states == graph.n_states[0]) else None
 
 
 def table_entries(graph: Graph, example: Example) -> int:
@@ -367,6 +395,7 @@ class PartRecipe:
         class_weight: weight of each state, by which the variables' weights are multiplied.
         singles: give every variable a single-variable region.
         structures: factors whose kinds score by outcomes.
+        dense: names of potentials of all pairs.
     """
 
     source: Source
@@ -378,6 +407,7 @@ class PartRecipe:
     class_weight: Sequence[float] | None = None
     singles: bool = False
     structures: Mapping[str, StructuredValue] | None = None
+    dense: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -408,7 +438,7 @@ class PartRecipe:
             before, prepared = prepared, [_with_singles(example) for example in prepared]
             pairs = zip(before, prepared, strict=True)
             kinds += sorted({kind for a, b in pairs for kind in b.graph.kinds[len(a.graph.kinds) :]})
-        part = Part(prepared, kinds, names, self.whole, self.drop_hidden, self.structures)
+        part = Part(prepared, kinds, names, self.whole, self.drop_hidden, self.structures, self.dense)
         same = len(part.examples) == len(examples) and all(map(operator.is_, part.examples, examples))
         part.overview = Overview(
             {kind: part.kind_facts(kind) for kind in part.shapes},

@@ -315,9 +315,7 @@ def _read_example(
     graph: Graph = _chosen(graphs, meta["graph"], "graph")
     features = {}
     for kind, number in meta["features"].items():
-        if kind not in graph.scopes:
-            raise PotentiaError(f"the saved part is damaged: it has features of {kind!r}, which a graph lacks.")
-        features[kind] = _chosen(matrices, number, "matrix").take(len(graph.scopes[kind]))
+        features[kind] = _chosen(matrices, number, "matrix").take(len(graph.scopes.get(kind, range(graph.n_variables))))
     labels = flat["labels"].take(graph.n_variables) if meta["labels"] else None
     weights = flat["weights"].take(graph.n_variables) if meta["weights"] else None
     whole = {kind: _chosen(inputs, number, "input") for kind, number in meta["inputs"].items()}

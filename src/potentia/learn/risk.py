@@ -12,13 +12,14 @@ from ..base.optimise import Search, adam, adam_start, check_adam, lbfgs
 from ..base.types import PotentiaError, by_name, check_count, check_number, check_positive
 from ..features.parts import Examples
 from ..gradients.base import Gradient, Loss
-from ..gradients.entry import GRADIENTS
+from ..gradients.entry import GRADIENTS, check_dense_loss
 from ..gradients.losses import SmoothedError, loss_of
 from ..inference.base import Inference
 from ..inference.messages import TRW
 from ..potentials.base import Differentiable, Potential
 from .base import Learner, Row, State, failure_of, has_settled, join_parameters, movable, set_parameters, steps_made
 from .data import Dataset
+from .part import dense_kinds
 from .risk_objective import Risk, begin_potentials, first_examples, open_parts, restored_starts, saved_starts
 
 #: What a state's arrays say of its stage.
@@ -102,6 +103,7 @@ class MarginalRisk(Learner):
         number = stages[0][0]
         fresh = any(not potential.is_fitted for potential in potentials.values())
         smoothed = isinstance(loss_of(self.loss), SmoothedError)
+        smoothed = smoothed and not dense_kinds(potentials)
         start = self.start or ("surrogate_likelihood" if smoothed else "independent")
         if fresh:
             totals, parts = open_parts(data, self, number, self._n_batches(number))
@@ -230,8 +232,13 @@ class MarginalRisk(Learner):
 
     def check(self, potentials: Mapping[str, Potential]) -> None:
         """Refuse options and potentials that cannot be used."""
-        loss_of(self.loss)
-        by_name("gradient", self.gradient, GRADIENTS, Gradient)
+        loss, gradient = loss_of(self.loss), by_name("gradient", self.gradient, GRADIENTS, Gradient)
+        if dense := dense_kinds(potentials):
+            check_dense_loss(loss, gradient)
+            if not self.predictor([]).dense_pairs or self.start == "surrogate_likelihood":
+                raise PotentiaError(
+                    f"the DenseGaussian of {min(dense)!r} needs inference=pt.MeanField(), and no such start."
+                )
         for kind, potential in potentials.items():
             if not (potential.differentiable or potential.shared):
                 raise PotentiaError(

@@ -97,7 +97,8 @@ def _chosen(part: Part, state: PartState, batch: int | None) -> Part:
         batches.clear()
     if (stage, batch) not in batches:
         examples, names = [part.examples[i] for i in numbers], [part.names[i] for i in numbers]
-        batches[stage, batch] = Part(examples, part.kinds, names, part.whole, structures=part.structures)
+        kinds, dense = part.kinds, part.dense
+        batches[stage, batch] = Part(examples, kinds, names, part.whole, structures=part.structures, dense=dense)
     return batches[stage, batch]
 
 
@@ -128,15 +129,14 @@ def evaluate_batch(
     def of(number: int) -> tuple[float, dict[str, Floats], str | None, dict[str, Floats] | None]:
         """The loss of a shard, the gradient of tables that all its rows share, a doubt and the next start."""
         shard, theta = part.shards[number], {}
-        for kind, scope in shard.graph.scopes.items():
-            if len(scope):
-                one = len(scores[kind]) < part.n_rows(kind)
-                table = scores[kind] if one else scores[kind][shard.rows[kind]]
-                theta[kind] = potentials[kind].as_theta(table, part.shapes[kind], one)
+        for kind, rows in shard.rows.items():
+            if rows.stop > rows.start:
+                table = scores[kind] if len(scores[kind]) < part.n_rows(kind) else scores[kind][rows]
+                theta[kind] = part.theta(kind, shard, potentials[kind], table)
         start = prefixed(state, f"{batch}/{number}/") if settings.warm else None
         methods = Methods(settings.inference, settings.gradient, settings.clamped, start)
         try:
-            made = Scores(shard.graph, theta, trusted=trusted)
+            made = Scores(shard.graph, theta, dense=settings.inference.dense_pairs, trusted=trusted)
             value, d_theta = settings.loss.evaluate(made, shard.labels, shard.weights, methods)
         except GradientError as error:
             return np.inf, {}, str(error), start
@@ -244,7 +244,7 @@ def begin_potentials(
         if ridge is not None and "ridge" in template.get_params(deep=False):
             template.set_params(ridge=ridge)
         template.begin(data.selection(kind, partial(chosen_rows, kind=kind), states))
-        if independent and len(data.shapes[kind]) == 1 and potential.differentiable:
+        if independent and len(data.shapes[kind]) == 1 and potential.differentiable and not potential.by_weight:
             labelled = data.selection(kind, partial(chosen_rows, kind=kind, labelled=True), states)
             if labelled.n_rows:
                 template.fit_problem(labelled)

@@ -37,12 +37,13 @@ from ..conformal import THRESHOLDS, check_coverage, missed_shares, risk_threshol
 from ..features.example import Example
 from ..features.parts import Examples, Parts
 from ..inference.base import Inference, Result
+from ..inference.mean_field import MeanField
 from ..inference.messages import TRW
 from ..learn.base import Callback, Learner, State, fit_digest, run, summary_line
 from ..learn.checkpoint import Checkpoint
 from ..learn.data import Dataset, Predictor, check_fit, count_correct, list_examples, predict, predict_to, shard_scores
 from ..learn.iterated import IteratedLogistic
-from ..learn.part import Part, observed
+from ..learn.part import Part, dense_kinds, observed
 from ..learn.risk import MarginalRisk
 from ..potentials import Temperature
 from ..potentials.base import Potential
@@ -202,7 +203,9 @@ class CRF(Params, Registered):
         smooth = [
             p.shared or (p.differentiable and getattr(p, "full_precision", True)) for p in self.potentials.values()
         ]
-        return MarginalRisk(inference=TRW(iterations=10)) if all(smooth) else IteratedLogistic()
+        dense = dense_kinds(self.potentials)
+        inference: Inference = MeanField(iterations=10, tol=0.0) if dense else TRW(iterations=10)
+        return MarginalRisk(inference=inference) if all(smooth) else IteratedLogistic()
 
     def _cross_fitted_kinds(self, examples: Examples) -> list[str]:
         """The kinds of single variables that no gradient trains, if one trains all the others."""
@@ -212,7 +215,7 @@ class CRF(Params, Registered):
         graphs = [example.graph for example in examples]
         single = all(graph.scopes[kind].shape[1] == 1 for graph in graphs for kind in kinds if kind in graph.scopes)
         given = all(kind in example.features for example in examples for kind in kinds)
-        pairs = any(graph.clique_kinds for graph in graphs)
+        pairs = bool(dense_kinds(self.potentials)) or any(graph.clique_kinds for graph in graphs)
         labelled = sum(int(observed(example).sum()) for example in examples)
         return kinds if kinds and single and given and pairs and labelled >= _LEAST_CROSS_FITTED else []
 
@@ -323,6 +326,9 @@ class CRF(Params, Registered):
         theta: dict[str, Any] = {}
         for kind, shape in part.shapes.items():
             potential = self.potentials_[kind]
+            if kind in part.dense:
+                theta[kind] = part.theta(kind, part.shards[0], potential, potential.theta_values(part.features[kind]))
+                continue
             scores = potential.scores(part.features[kind], trusted=True) * self.scales_[kind]
             structured = kind in part.structures
             theta[kind] = potential.as_theta(scores, shape, False) if structured else scores.reshape(-1, *shape)
