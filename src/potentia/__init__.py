@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .app import plot as plot
     from .app.images import ImageSegmenter as ImageSegmenter
     from .app.pipeline import load as load
+    from .app.refine import refine as refine
     from .app.segment import segment as segment
     from .features import datasets as datasets
     from .features.example import Example as Example
@@ -80,6 +81,7 @@ _ROOMS = {
 #: Public names by module. Each is imported at first use, so that a program pays for what it uses only.
 _NAMES = {
     "app.pipeline": "load",
+    "app.refine": "refine",
     "app.segment": "segment",
     "app.images": "ImageSegmenter",
     "features.example": "Example",
