@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import potentia as pt
+from own_data import make_images
 from potentia import ConvergenceWarning
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -48,6 +49,8 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     if "import torch" in page.read_text():
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
+    if page.stem == "index":
+        make_images(tmp_path)  # photos and masks
     names = {"__name__": "example"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # examples are cut short

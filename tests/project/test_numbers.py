@@ -38,7 +38,7 @@ LARGE = 1e9 * (MESSAGES + FEATURES)
 
 #: By page, phrases with a number that is set in the code, not measured.
 LIMITS = {
-    "README.md": [f"with {len(LOSSES)} losses"],
+    "features.md": [f"with {len(LOSSES)} losses"],
     "architecture.md": [
         f"about {data.PART_ENTRIES // 10**6} million table entries",
         f"span less than {forest._SAFE_RANGE:.0f}",
