@@ -91,4 +91,4 @@ browser:
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest demo build dist docs/_build docs/reference htmlcov .coverage
+	rm -rf .venv .venv-lowest demo build dist docs/_build docs/reference docs/gallery htmlcov .coverage

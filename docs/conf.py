@@ -14,7 +14,7 @@ author = copyright = "the potentia developers"
 release = version = __version__
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax",
-    "sphinx_copybutton",
+    "sphinx_copybutton", "sphinx_gallery.gen_gallery",
 ]  # fmt: skip
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
@@ -24,6 +24,11 @@ html_static_path = ["_static"]
 html_css_files = ["phone.css"]
 html_js_files = ["tables.js"]
 exclude_patterns = ["_build"]
+# the gallery's programs run when the site is built, but not with -D plot_gallery=0
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery", "gallery_dirs": "gallery", "filename_pattern": "plot_",
+    "download_all_examples": False, "show_signature": False, "min_reported_time": 1e6, "write_computation_times": False,
+}  # fmt: skip
 templates_path = ["_templates"]
 copybutton_exclude = ".linenos, .gp, .go"
 # names in docstrings are code; attributes are a compact list, as parameters are

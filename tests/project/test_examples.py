@@ -1,9 +1,11 @@
 """The scripts in examples/, in small form."""
 
 import importlib.util
+import runpy
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
 
 import potentia as pt
 
@@ -16,6 +18,18 @@ def load_example(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+GALLERY = sorted((Path(__file__).parents[2] / "examples" / "gallery").glob("plot_*.py"))
+
+
+@pytest.mark.parametrize("path", GALLERY, ids=lambda path: path.stem)
+def test_the_gallery_runs(path, capsys):
+    pyplot.switch_backend("agg")
+    assert len(path.read_text().splitlines()) < 60
+    runpy.run_path(path)
+    pyplot.close("all")
+    assert capsys.readouterr().out
 
 
 def test_tag_corpus_runs_and_tags(tmp_path, capsys):
