@@ -25,9 +25,11 @@ _REDUCTIONS = ("none", "sum", "mean", "token_mean")
 
 
 class LinearChain(torch.nn.Module):
-    """A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
+    r"""A linear-chain conditional random field: a drop-in for pytorch-crf's `CRF` whose loops over steps are compiled.
 
-    p(y | x) is proportional to exp of start(y_1) + sum_t emission_t(y_t) + sum_t transition(y_t, y_{t+1}) + end(y_T).
+    .. math:: \log p(y \mid x) = \text{start}(y_1) + \sum_t \text{emission}_t(y_t)
+        + \sum_t \text{transition}(y_t, y_{t+1}) + \text{end}(y_T) - \log Z
+
     Constructor, parameters, arguments and results are those of `torchcrf.CRF` 0.7.2, and its `state_dict` can be
     loaded. Masks must be on in a prefix of each sequence (there, others give wrong likelihoods).
 

@@ -140,7 +140,8 @@ class GridCRF(_Grid):
         size: (height, width) of most images.
         n_classes: K.
         pairs: "potts": a learned weight per direction, score -weight [a != b]; "table": a learned (K, K) table per
-            direction; "features": tables that are linear functions of (1, |f_i - f_j|) of the pixels' features.
+            direction; "features": tables that are linear functions of 1 and of the absolute differences of the pixels'
+            features.
         channels: C of the features, with pairs="features".
         inference: TRW and others with messages, or mean field; None for ten iterations of TRW.
         backend: "kernels", "tensor", or "auto": kernels for tensors on the CPU, tensor operations elsewhere.
