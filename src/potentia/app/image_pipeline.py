@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..features.image import image_example, log_probabilities, probability_pairs
 from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
-from ..metrics import Calibration, segmentation_scores
+from ..metrics import Calibration
 from ..models.crf import CRF
 from .image_files import (
     Given,
@@ -38,7 +38,7 @@ from .image_files import (
     write_image,
     write_mask,
 )
-from .label_maps import INSTANCE_COLUMNS, compare_maps, find_instances, score_tables, worst_and_best
+from .label_maps import INSTANCE_COLUMNS, compare_maps, find_instances, score_tables, summed_scores
 from .pipeline import Pipeline, Staging
 from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, overlaid, parse_void
 from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
@@ -379,22 +379,20 @@ class ImagePipeline(Pipeline):
         files = paired_files(source, masks, self._stacks, self.file_axes or None)
         targets = absolute([mask for _, mask in files])
         read = self._reader([file for file, _ in files], features, probabilities, classes, targets)
-        n, calibration, images = len(classes), Calibration(), []
-        confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-        shown: list[dict[str, Any]] = []
+        calibration = Calibration()
         with Bar(progress) as bar:
             done = iterate_anywhere(partial(self._evaluate_file, classes, read, targets), range(len(files)))
-            for _file in bar.over(files, "evaluating"):
-                image, counts, borders, measured = next(done)
-                confusion += counts
-                boundary += borders
-                calibration.merge(measured)
-                images.append({key: image[key] for key in ("name", "error")})
-                shown = worst_and_best([*shown, image])
-        facts = {"n_images": len(files), **segmentation_scores(confusion, classes.names, boundary)}
+
+            def compared() -> Iterator[tuple[dict[str, Any], Ints, Ints]]:
+                for _file in bar.over(files, "evaluating"):
+                    *one, measured = next(done)
+                    calibration.merge(measured)
+                    yield tuple(one)
+
+            facts = summed_scores(compared(), classes)
         if self.by_marginals:
             facts |= {"calibration_error": calibration.error(), "reliability": calibration.curve()}
-        return facts | {"images": images, "shown": shown}
+        return facts
 
     def _evaluate_file(
         self, classes: Classes, read: InputReader, masks: list[ImageFile], k: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,19 @@ def compare_maps(name: str, truth: Ints, labels: Ints, classes: Classes) -> tupl
     return shown, confusion, boundary_counts(truth, labels, n)
 
 
-def worst_and_best(images: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The images that a report shows, by error."""
-    ordered = sorted(images, key=lambda image: -image["error"])
-    return ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]
+def summed_scores(compared: Iterable[tuple[dict[str, Any], Ints, Ints]], classes: Classes) -> dict[str, Any]:
+    """Scores of all images that `compare_maps` compared, their errors, and "shown": the worst and the best of them."""
+    n, images = len(classes), list[dict[str, Any]]()
+    shown: list[dict[str, Any]] = []
+    confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
+    for one, counts, borders in compared:
+        confusion += counts
+        boundary += borders
+        images.append({key: one[key] for key in ("name", "error")})
+        ordered = sorted([*shown, one], key=lambda image: -image["error"])
+        shown = ordered[:_SHOWN] + ordered[_SHOWN:][-_SHOWN:]
+    scores = segmentation_scores(confusion, classes.names, boundary)
+    return {"n_images": len(images), **scores, "images": images, "shown": shown}
 
 
 def evaluate_maps(folder: Path, masks: Path, void: str | None = None) -> dict[str, Any]:
@@ -75,22 +84,17 @@ def evaluate_maps(folder: Path, masks: Path, void: str | None = None) -> dict[st
             f"{folder} has the values {texts[0]}, but {masks} has {texts[1]}: write them in the same values."
         )
     classes = find_classes([*truths, *found], palette, void, "keep")
-    n, images = len(classes), []
-    shown: list[dict[str, Any]] = []
-    confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
-    for (image, mask), own, true in zip(pairs, found, truths, strict=True):
-        labels, truth = classes.labels(own, image.path), classes.labels(true, mask.path)
-        if labels.shape != truth.shape:
-            raise PotentiaError(f"{mask.path} has shape {truth.shape}, but {image.path} {labels.shape}.")
-        if labels.min() < 0:
-            raise PotentiaError(f"{image.path}: a predicted pixel is void; every pixel needs a class.")
-        one, counts, borders = compare_maps(image.name, truth, labels, classes)
-        confusion += counts
-        boundary += borders
-        images.append({key: one[key] for key in ("name", "error")})
-        shown = worst_and_best([*shown, one])
-    scores = segmentation_scores(confusion, classes.names, boundary)
-    return {"n_images": len(pairs), **scores, "images": images, "shown": shown}
+
+    def compared() -> Iterator[tuple[dict[str, Any], Ints, Ints]]:
+        for (image, mask), own, true in zip(pairs, found, truths, strict=True):
+            labels, truth = classes.labels(own, image.path), classes.labels(true, mask.path)
+            if labels.shape != truth.shape:
+                raise PotentiaError(f"{mask.path} has shape {truth.shape}, but {image.path} {labels.shape}.")
+            if labels.min() < 0:
+                raise PotentiaError(f"{image.path}: a predicted pixel is void; every pixel needs a class.")
+            yield compare_maps(image.name, truth, labels, classes)
+
+    return summed_scores(compared(), classes)
 
 
 def score_tables(facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:

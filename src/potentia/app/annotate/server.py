@@ -115,9 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             raise _RefusedError(403, "The request names another host.")
-        if any(origin not in {f"http://{host}" for host in self.server.hosts} for origin in origins):
-            raise _RefusedError(403, "The request comes from another page.")
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+        foreign = any(origin not in {f"http://{host}" for host in self.server.hosts} for origin in origins)
+        if foreign or self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise _RefusedError(403, "The request comes from another page.")
         _, token, *rest = f"{self.path.partition('?')[0]}/".split("/", 2)
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):

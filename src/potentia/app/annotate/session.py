@@ -18,7 +18,7 @@ from scipy import ndimage
 
 from ...base.files import new_folder, replacing
 from ...base.types import Ints, PotentiaError
-from ..image_files import image_files, read_image, read_mask
+from ..image_files import code_colours, image_files, read_image, read_mask
 from ..image_pipeline import ImagePipeline
 from ..pipeline import file_digests, write_text
 from ..pixel_values import Classes, as_shown, contours, learn_intensity, read_palette
@@ -143,7 +143,7 @@ class Session:
         """Colours by value, as PNG files have them."""
         colours = np.zeros((256, 3), dtype=np.uint8)
         for code, _, colour in self.classes:
-            colours[code] = _rgb(colour)
+            colours[code] = code_colours(np.array(colour))
         return [int(value) for value in colours.ravel()]
 
     # -- images and strokes --------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Session:
         """Colours and opacity (h, w, 4) of classes; nothing where there is none."""
         table = np.zeros((256, 4), dtype=np.uint8)
         for code, _, colour in self.classes:
-            table[code] = (*_rgb(colour), alpha)
+            table[code] = (*code_colours(np.array(colour)), alpha)
         painted: np.ndarray = table[codes]
         return painted
 
@@ -454,7 +454,3 @@ def _uri(values: np.ndarray) -> str:
 
 def _colour(number: int) -> int:
     return COLOURS[number % len(COLOURS)]
-
-
-def _rgb(colour: int) -> tuple[int, int, int]:
-    return colour >> 16 & 255, colour >> 8 & 255, colour & 255

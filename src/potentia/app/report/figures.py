@@ -244,7 +244,10 @@ def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str
     n_states = int(states.max()) + 1 if marginals is None else marginals.shape[2]
     panels: Panels = {}
     if original is not None:
-        panels = {"input": _input(original[0]), "truth": _state_colours(original[1], n_states)}
+        # of other than three channels the first one, in grey
+        seen = original[0] if original[0].ndim == 3 else original[0][..., None]
+        seen = seen if seen.shape[2] == 3 else np.repeat(seen[..., :1], 3, axis=2)
+        panels = {"input": seen, "truth": _state_colours(original[1], n_states)}
     if marginals is not None:
         # 32 levels, as rows keep them: fewer colours compress
         panels["marginals"] = np.rint(_LEVELS * _colours(marginals)) / _LEVELS
@@ -286,12 +289,6 @@ def _colours(marginals: np.ndarray) -> np.ndarray:
     """The states' colours mixed by probability."""
     mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
     return mixed
-
-
-def _input(values: np.ndarray) -> np.ndarray:
-    """An image in colours; one of other than three channels in grey, by its first channel."""
-    grey = values if values.ndim == 2 else values[..., 0]
-    return values if values.ndim == 3 and values.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
 def data_uri(image: np.ndarray | str) -> str:
