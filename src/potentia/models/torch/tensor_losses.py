@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...base.types import Floats, Ints, PotentiaError
+from ...base.types import Floats, PotentiaError
 from ...gradients.base import Loss
 from ...gradients.likelihood import Piecewise, Pseudolikelihood, SurrogateLikelihood, TruncatedLikelihood
 from ...gradients.losses import SmoothedError, UnivariateLogistic, UnivariateQuadratic
@@ -20,14 +20,11 @@ from .tensor_method import TensorMethod
 from .tensor_regions import ProductPlan, expected_scores
 
 _MARGINAL = (UnivariateLogistic, UnivariateQuadratic, SmoothedError)
-_OTHERS = (SurrogateLikelihood, TruncatedLikelihood, Piecewise)
 
 
 def why_no_loss(loss: Loss) -> str | None:
     """Why the tensor backend cannot compute a loss, in one sentence; None if it can."""
-    if type(loss) in (*_MARGINAL, *_OTHERS):
-        return None
-    if type(loss) is Pseudolikelihood and loss.patch == 1:
+    if type(loss) in _MARGINAL or (type(loss) in TensorLoss._LIKELIHOODS and getattr(loss, "patch", 1) == 1):
         return None
     return f"the tensor backend has no loss {loss!r}: use backend='kernels'."
 
@@ -77,21 +74,13 @@ def _blocks(graph: Graph, numbers: Floats) -> tuple[list[str], list[Indices]]:
         stride = regions.stride[ptr[:, None] + np.arange(scope.shape[1])]
         for entries in np.unique(size):
             rows = np.flatnonzero(size == entries)
-            at, label = (start[rows][:, None] + np.arange(entries), _labels_of(scope[rows], states, int(entries)))
+            at, own = start[rows][:, None] + np.arange(entries), scope[rows][:, None]
+            # the label of each variable of every configuration, as variable * most states + state
+            label = own * int(states.max()) + np.arange(entries)[:, None] // stride[rows][:, None] % states[own]
             indices = {"scope": scope[rows], "stride": stride[rows], "at": at, "label": label}
             kinds.append(kind)
             blocks.append(Indices(indices, {"counting": numbers[first + rows]}))
     return kinds, blocks
-
-
-def _labels_of(scope: Ints, states: Ints, size: int) -> Ints:
-    """The label of each variable of every configuration, as variable * most states + state, (k, size, order)."""
-    stride = np.ones_like(scope)
-    for axis in range(scope.shape[1] - 2, -1, -1):
-        stride[:, axis] = stride[:, axis + 1] * states[scope[:, axis + 1]]
-    label = np.arange(size)[None, :, None] // stride[:, None, :] % states[scope][:, None, :]
-    out: Ints = scope[:, None, :] * int(states.max()) + label
-    return out
 
 
 class TensorLoss:
@@ -104,11 +93,7 @@ class TensorLoss:
         """The loss, summed."""
         if isinstance(loss, _MARGINAL):
             return self._of_marginals(loss)
-        if isinstance(loss, TruncatedLikelihood):
-            return self._truncated()
-        if isinstance(loss, SurrogateLikelihood):
-            return self._surrogate()
-        return self._piecewise() if isinstance(loss, Piecewise) else self._conditionals()
+        return self._LIKELIHOODS[type(loss)](self)
 
     def _weights(self, scope: Tensor | None = None) -> Tensor:
         """Weight of all variables or of regions, the mean of their variables'."""
@@ -248,6 +233,11 @@ class TensorLoss:
             blind = (~self._seen(block.scope)).to(torch.int64)
             hidden = hidden.index_add(0, block.scope.flatten(), blind.repeat_interleave(block.scope.shape[1]))
         return self._sum(_log_loss(scores, labels), hidden == 0, self._weights())
+
+    _LIKELIHOODS: ClassVar[dict[type, Callable[[TensorLoss], Tensor]]] = {
+        SurrogateLikelihood: _surrogate, TruncatedLikelihood: _truncated, Piecewise: _piecewise,
+        Pseudolikelihood: _conditionals,
+    }  # fmt: skip
 
 
 def _tiny(p: Tensor) -> float:
