@@ -33,11 +33,11 @@ _LOG10 = math.log(10.0)
 _PER_ENTRY = 1e-8
 
 
-def problems(folder: Path, task: str, prefix: str) -> list[Row]:
-    """The rows of the index for a task whose problems begin with `prefix`, sorted."""
+def problems(folder: Path, task: str, prefix: str, every: int = 1) -> list[Row]:
+    """Every k-th row of the index for a task, sorted by name, whose problem begins with `prefix`."""
     with (folder / "index.csv").open() as file:
-        found = [r for r in csv.DictReader(file) if r["task"] == task and r["problem"].startswith(prefix)]
-    return sorted(found, key=lambda r: r["problem"])
+        found = sorted((r for r in csv.DictReader(file) if r["task"] == task), key=lambda r: r["problem"])
+    return [r for r in found[::every] if r["problem"].startswith(prefix)]
 
 
 def load(folder: Path, problem: Row) -> tuple[pt.Graph, dict[str, Any], dict[int, int] | None]:
@@ -63,7 +63,7 @@ def printed(folder: Path, task: str) -> dict[str, dict[str, float]]:
     with (folder / "scores.csv").open() as file:
         rows = [r for r in csv.DictReader(file) if r["task"] == task and r["seconds"] == "20"]
     for row in sorted(rows, key=lambda r: r["board"], reverse=True):  # "tuning" before "final"
-        scores.setdefault(row["problem"], {})[f"{row['solver']}, {row['board']}"] = float(row["score"])
+        scores.setdefault(row["problem"], {})[f"{row['solver']} ({row['board']})"] = float(row["score"])
     return scores
 
 
@@ -214,7 +214,7 @@ def main() -> None:
     done = [json.loads(line) for line in rows.read_text().splitlines()] if rows.exists() else []
     entrants = printed(arguments.folder, arguments.task)
     entrants_mar = printed(arguments.folder, "MAR") if arguments.task == "PR" else {}
-    for problem in problems(arguments.folder, arguments.task, arguments.problem)[:: arguments.every]:
+    for problem in problems(arguments.folder, arguments.task, arguments.problem, arguments.every):
         cell = {"task": arguments.task, "problem": problem["problem"], "method": arguments.method}
         if any(row["cell"] == cell for row in done):
             continue
