@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 import potentia as pt
-from potentia.app.report.figures import Original, pack
 from potentia.app.report.rows import Cell, Row, Table, grid
 from potentia.features.colour import resize
 
@@ -13,6 +12,7 @@ from . import public_sets
 from .figures import Figure, grid_size, image_figure, strips
 from .marginal import NAMES, CellData, ExamplesOfImages, loss_named, run_loss
 from .marginal_images import share_wrong
+from .row_images import Original, pack
 from .study import Originals, Rows, Study, matrix
 
 #: The paper's (training, test) errors by loss, at noise 1.25, 1.5 and 5.

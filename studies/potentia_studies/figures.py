@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import potentia as pt
-from potentia.app.report.figures import Original, Panels, panels_of
 
+from .row_images import Original, Panels, panels_of
 from .study import Rows
 
 #: A row of a figure: titled images, (h, w, 3) in [0, 1].

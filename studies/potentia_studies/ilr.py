@@ -11,7 +11,6 @@ import numpy as np
 
 import potentia as pt
 from potentia.app.demo import curves, fit_row
-from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Row, key_of
 from potentia.features.colour import reduce_labels, resize
 from potentia.features.image import image_examples, reduced_size
@@ -19,6 +18,7 @@ from potentia.inference.messages import Schedule
 from potentia.learn.iterated import Solver
 
 from .figures import grid_size
+from .row_images import Original
 
 CLASSES = ("zero", "constant", "linear", "boosting", "mlp")
 CONVEX = ("zero", "constant", "linear")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 import potentia as pt
-from potentia.app.report.figures import Original, pack
 from potentia.app.report.rows import Cell, Row, Table
 from potentia.features.colour import upsample_marginals
 
 from .figures import Figure, grid_size, image_figure, strips
 from .marginal import LOCAL, NAMES, CellData, ExamplesOfImages, loss_named, run_loss, truncated_inference
+from .row_images import Original, pack
 from .study import Originals, Rows, Study, matrix
 
 #: Errors (training, test) by number of iterations, empty if the paper reports none; 0 stands for losses that need no

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from potentia.app.report.figures import Original
-from potentia.app.report.rows import Cell, Table
+import sys
+import zlib
+from contextlib import suppress
+from itertools import zip_longest
+
+from potentia.app.report.rows import Row, Table
 from potentia.base.types import PotentiaError
 
 from . import (
@@ -22,6 +26,7 @@ from . import (
     search_speed,
     tagging,
 )
+from .row_images import Original, kept
 from .study import Rows, Study
 
 STUDIES = {
@@ -53,13 +58,25 @@ def study_named(name: str) -> Study:
 
 
 def report_tables(name: str, rows: Rows) -> list[Table]:
-    """A study's tables, where it is one of the papers'."""
-    return STUDIES[name].tables(rows) if name in STUDIES else []
-
-
-def report_originals(name: str, cell: Cell) -> list[Original]:
-    """What a row's images show, where its study is one of the papers' and its data is there."""
+    """A study's tables, where it is one of the papers'; empty if the rows are of an older version."""
     try:
-        return STUDIES[name].originals_of(cell) if name in STUDIES and "quick" in cell else []
-    except PotentiaError:
+        return STUDIES[name].tables(rows) if name in STUDIES else []
+    except KeyError as unknown:
+        # its table of all runs is still there
+        print(f"potentia: no tables of {name}: {unknown} is missing in its rows or not known", file=sys.stderr)
         return []
+
+
+def complete_row(name: str, row: Row) -> Row:
+    """A row with its images as pages show them, beside what they show where the study's data is there."""
+    kept_here = row.get("pictures")
+    if name not in STUDIES or not isinstance(kept_here, list):
+        return row
+    originals: list[Original] = []
+    with suppress(PotentiaError):
+        originals = STUDIES[name].originals_of(row["cell"]) if "quick" in row["cell"] else []
+    beside = zip_longest(kept_here, originals[: len(kept_here)])
+    try:
+        return row | {"pictures": [kept(image, original) for image, original in beside]}
+    except (LookupError, TypeError, ValueError, zlib.error):  # of an older version of the study
+        return row

@@ -12,9 +12,10 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from potentia.app.report.figures import Original
 from potentia.app.report.rows import Cell, Column, Row, Say, Table, run_cells
 from potentia.base.files import replacing
+
+from .row_images import Original
 
 Rows = Sequence[Row]
 Originals = Callable[[Cell], list[Original]]

@@ -7,7 +7,7 @@ import pytest
 
 from potentia.app import image_files, own_data, pixel_values, training
 from potentia.app.cli import main
-from potentia.app.commands import NAMES
+from potentia_studies.commands import NAMES
 
 
 def test_without_a_command_there_is_help(capsys):

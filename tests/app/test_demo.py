@@ -29,7 +29,7 @@ def test_rows_have_what_the_page_needs(made):
         assert 0 <= row["test_error"] <= 1
         assert row["history"][-1]["objective"] <= row["history"][0]["objective"]
         assert len(row["pictures"]) == 2
-        assert len(row["pictures"][0]["truth"]) == 16 * 16
+        assert list(row["pictures"][0]["panels"]) == ["input", "truth", "prediction", "errors", "uncertainty"]
     assert "not comparable" in rows["denoising"][0]["data"]
     assert path == out / "report.html"
     results = [text for text in said if "test error" in text]

@@ -12,11 +12,12 @@ import pytest
 from browser import CHROMIUM, Page
 from potentia.app.cli import main
 from potentia.app.plot import Line
-from potentia.app.report.figures import PALETTE, chart, data_uri, make_axis, pack, panels_of, png, viewer_data
+from potentia.app.report.figures import chart, kept_image, make_axis, png, viewer_data
 from potentia.app.report.page import report, result_sentence
 from potentia.app.report.rows import names, runs_table, shown, study_facts
 from potentia.base.types import PotentiaError
 from potentia_studies.ilr_sets import DENOISING_TEST
+from potentia_studies.row_images import PALETTE, data_uri, kept, pack, panels_of
 from potentia_studies.studies import STUDIES
 
 VERSIONS = {"numpy": "2.0", "python": "3.12"}
@@ -40,11 +41,11 @@ def _row(node, edge, error, k=0, **more):
 
 def _kept_image(name, seed):
     rng = np.random.default_rng(seed)
-    noise, truth = rng.random((8, 9)), rng.integers(0, 2, 72)
-    found = np.where(np.arange(72) < seed, 1 - truth, truth)
-    digits = ["".join(map(str, y)) for y in (truth, found)]
-    parts = {"input": pack(noise), "marginals": pack(noise), "truth": digits[0], "prediction": digits[1]}
-    return {"name": name, **parts}
+    noise, truth = rng.random((8, 9)), rng.integers(0, 2, (8, 9))
+    found = np.where(np.arange(72).reshape(8, 9) < seed, 1 - truth, truth)
+    seen = np.repeat((255 * noise[..., None]).astype(np.uint8), 3, axis=2)
+    maps = {"input": seen, "truth": truth, "prediction": found, "uncertainty": noise}
+    return kept_image({"name": name, "colours": np.array([[0, 0, 0], [250, 230, 60]]), **maps})
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,7 @@ def test_studies_of_the_papers_show_their_tables(tmp_path, capsys):
         ("x\n{}\n", "line 1 is not JSON"),
         ('{"cell": {}, "seconds": null}\n', "cannot be shown"),
         ('{"cell": {}, "history": [{"objective": 1.0}]}\n', "cannot be shown (KeyError: 'iteration')"),
-        ('{"cell": {}, "pictures": [{"input": 1}]}\n', "cannot be shown"),
+        ('{"cell": {}, "pictures": [{"panels": {"input": 1}}]}\n', "cannot be shown"),
         ('{"cell": {"seed": 0}}\n\n{"cell": {"seed": null}}\n', "cannot be shown"),
         (b"\xff\xfe", "not UTF-8"),
     ],
@@ -149,10 +150,9 @@ def test_images_are_png_that_others_read(colours):
 
 
 def test_every_form_of_image_is_understood():
-    panels, text = panels_of(_kept_image("x", 3))
-    assert list(panels) == ["input", "truth", "marginals", "prediction", "overlay"]
-    assert text == "3 of 72 pixels wrong (4.17%)"
-    assert np.array_equal(np.unique(panels["truth"].reshape(-1, 3), axis=0), np.unique(PALETTE[:2], axis=0))
+    image = _kept_image("x", 3)
+    assert list(image["panels"]) == ["input", "truth", "prediction", "errors", "uncertainty"]
+    assert image["text"] == "3 of 72 pixels wrong (4.17%)"
     panels, _ = panels_of("0110")
     assert np.array_equal(panels["prediction"], PALETTE[[[0, 1], [1, 0]]])
     panels, _ = panels_of(pack(np.eye(3)[None]))
@@ -162,8 +162,9 @@ def test_every_form_of_image_is_understood():
     assert list(panels) == ["input", "truth", "prediction"]
     assert panels["prediction"].shape == (2, 3, 3)
     assert text == "1 of 5 pixels wrong (20.00%)", "unknown classes do not count"
-    assert viewer_data([["01101"]], ["not a square"]) is None
-    assert viewer_data([["011010"]], ["of known size"], [[seen]])["shown"][0][0]["panels"]
+    assert np.array_equal(np.unique(panels["truth"][0], axis=0), np.unique(PALETTE[:2], axis=0))
+    assert not panels_of("01101")[0], "not a square"
+    assert viewer_data([[kept("011010", seen)]], ["of known size"])["shown"][0][0]["panels"]
     data = viewer_data([[_kept_image("x", 1)], [_kept_image("x", 1)]], ["a", "b"])
     assert len(data["sources"]) == 5, "what repeats is kept once"
 

@@ -10,8 +10,8 @@ import pytest
 
 from cli_examples import cli_examples
 from potentia.app.cli import main
-from potentia.app.commands import NAMES
 from potentia.app.report.rows import key_of, read_rows, run_cells
+from potentia_studies.commands import NAMES
 from potentia_studies.document import fill, pages
 from potentia_studies.document import main as document
 from potentia_studies.headlines import RESULTS as RESULTS_OF_README

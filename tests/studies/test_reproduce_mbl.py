@@ -7,11 +7,11 @@ import pytest
 
 from data_sets import needs
 from potentia.app.cli import main
-from potentia.app.report.figures import pack, unpack
 from potentia.app.report.rows import key_of, read_rows
 from potentia.inference.exact import Exact
 from potentia_studies import berkeley, misspecification, perturbation
 from potentia_studies.marginal_sets import BACKGROUNDS, HORSES
+from potentia_studies.row_images import pack, unpack
 from potentia_studies.studies import STUDIES
 
 FIGURES = {

@@ -20,7 +20,6 @@ import numpy as np
 from ..base.resources import using_threads
 from ..base.types import ConvergenceWarning, PotentiaError, printable
 from ..learn.backends.connection import cluster
-from .pipeline import check_target, write_text
 from .report.rows import Column, print_table
 
 
@@ -154,12 +153,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f", did you mean {close[0]}?" if close else ""
 
 
-#: The studies; their modules come at first use, for they bring scikit-learn along.
-NAMES = (
-    "denoising", "horses-ilr", "backgrounds-ilr", "misspecification", "perturbation", "denoising-berkeley", "horses",
-    "backgrounds", "fitting-speed", "horses-network", "scene", "multilabel-tables",
-    "search-speed", "sequences", "parsers", "images", "learners",
-)  # fmt: skip
 #: What rows keep for the page only.
 _FOR_THE_PAGE = ("history", "curves", "pictures", "couplings", "labels")
 
@@ -171,7 +164,8 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         add("--out", type=Path, default=Path("demo"), metavar="DIR", help="folder for rows and page")
         add("--seed", type=SEED, default=0, help="seed of images, noise and the split of digits")
     elif command == "reproduce":
-        add("name", choices=NAMES, metavar="name", help=", ".join(NAMES))
+        names = getattr(_study_module("commands", needed=False), "NAMES", None)
+        add("name", choices=names, metavar="name", help=", ".join(names or ["a study"]))
         add("--quick", action="store_true", help="a small version in under a minute")
         add("--full", action="store_true", help="all folds of cross-validation, where there are any")
         add("--out", type=Path, default=Path("results"), metavar="DIR", help="folder for rows and figures")
@@ -216,7 +210,7 @@ def demo(arguments: argparse.Namespace) -> None:
     from .report.rows import runs_table
 
     begun = time.perf_counter()
-    say = _say(arguments, sys.stderr)
+    say = say_to(sys.stderr, arguments)
     rows, path = module.run(arguments.out, arguments.seed, say=say, progress=not arguments.json)
     seconds = time.perf_counter() - begun
     if arguments.json:
@@ -261,7 +255,7 @@ def report(arguments: argparse.Namespace) -> None:
     from .report.page import report as write
 
     source, studies = report_source(arguments.folder), _study_module("studies", needed=False)
-    path = write(source, arguments.out, *([_tables, studies.report_originals] if studies else []))
+    path = write(source, arguments.out, *([studies.report_tables, studies.complete_row] if studies else []))
     size = path.stat().st_size
     if arguments.json:
         print(json_text({"report": str(path), "bytes": size}))
@@ -269,49 +263,17 @@ def report(arguments: argparse.Namespace) -> None:
         print(f"{path}: {size / 1e6:.1f} MB, open it in a browser")
 
 
-def _tables(name: str, rows: Sequence[dict[str, Any]]) -> list[Any]:
-    """A study's own tables of its rows; empty if the rows are of an older version."""
-    try:
-        tables: list[Any] = _study_module("studies").report_tables(name, rows)
-        return tables
-    except KeyError as unknown:
-        # rows of an older version of the study; its table of all runs is still there
-        missing = f"{unknown} is missing in its rows or not known"
-        print(f"potentia: no tables of {name}: {missing}", file=sys.stderr)
-        return []
-
-
 def reproduce(arguments: argparse.Namespace) -> None:
     """Reproduce a table of a paper and show it next to the paper's; finished cells are not run again."""
-    study = _study_module("studies").study_named(arguments.name)
-    out = arguments.out / (arguments.name + ("-quick" if arguments.quick else ""))
-    rows = study.reproduce(arguments.quick, out, _say(arguments, sys.stdout), arguments.full)
-    _show(arguments, {"rows": rows, "out": str(out)}, study.tables(rows))
-    if not arguments.json:
-        print(f"rows and figures: {out}")
+    _study_module("commands").reproduce(arguments)
 
 
 def bench(arguments: argparse.Namespace) -> None:
     """Measure the speed of inference, compared with two lower bounds on it measured in the same run."""
-    module = _study_module("bench.run")
-    if arguments.out:
-        check_target(arguments.out)
-    rows = module.run(quick=arguments.quick)
-    if arguments.out:
-        write_text(arguments.out, "".join(json.dumps(row) + "\n" for row in rows))
-    _show(arguments, {"rows": rows}, module.tables(rows))
+    _study_module("commands").bench(arguments)
 
 
-def _show(arguments: argparse.Namespace, content: dict[str, Any], tables: Sequence[Any]) -> None:
-    """Print the tables, or the content with --json."""
-    if arguments.json:
-        print(json_text(content))
-        return
-    for table in tables:
-        print_table(*table)
-
-
-def _say(arguments: argparse.Namespace, stream: Any) -> Callable[[str], None]:
+def say_to(stream: Any, arguments: argparse.Namespace) -> Callable[[str], None]:
     """Prints a line to the stream, unless --json."""
     return lambda text: None if arguments.json else print(text, file=stream, flush=True)
 

@@ -22,7 +22,8 @@ from ..models.crf import CRF
 from ..models.multilabel.independent import IndependentClassifiers
 from ..models.multilabel.lmsbn import LMSBN
 from ..potentials import MLP, Boosting, Linear, Potential, Zero
-from .report.figures import pack
+from .pixel_values import as_shown
+from .report.figures import kept_image
 from .report.page import report
 from .report.rows import Cell, Row, Say, grid, run_cells
 
@@ -41,8 +42,9 @@ FULL = DemoSize()
 #: What rows keep of a history.
 _HISTORY = ("iteration", "objective", "train_error", "validation_error", "seconds")
 
-#: Test images that the rows keep.
+#: Test images that the rows keep, and the colours of their classes.
 _SHOWN = 3
+_COLOURS = np.array([[24, 36, 52], [240, 228, 66]])
 
 #: What is learned on images: the learner, and the potentials of nodes and pairs; the fastest first.
 MODELS = (
@@ -112,12 +114,10 @@ def _run_images(
     shown, images = test[:_SHOWN], []
     for example, soft, labels in zip(shown, model.predict_marginals(shown), model.predict(shown), strict=True):
         assert example.labels is not None
-        seen, soft = (column.reshape(size.side, size.side) for column in (example.features["node"][:, 1], soft[:, 1]))
-        states = {"truth": example.labels, "prediction": labels}
-        images.append({
-            "name": example.name, "input": pack(seen), "marginals": pack(soft),
-            **{key: "".join(map(str, numbers)) for key, numbers in states.items()},
-        })  # fmt: skip
+        seen = as_shown(example.features["node"][:, 1].reshape(size.side, size.side, 1))
+        maps = {"truth": example.labels, "prediction": labels, "uncertainty": 1.0 - soft.max(axis=1)}
+        square = {name: values.reshape(size.side, size.side) for name, values in maps.items()}
+        images.append(kept_image({"name": example.name, "input": seen, "colours": _COLOURS, **square}))
     return row | {"data": data, "curves": curves(model), "pictures": images}
 
 

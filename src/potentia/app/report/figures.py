@@ -6,7 +6,6 @@ import base64
 import io
 import math
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,33 +125,12 @@ def _texts(ticks: Sequence[float]) -> list[str]:
     return [f"{0.0 if abs(t) <= nil else t:,.12g}" for t in ticks]
 
 
-#: One colour per state, far apart also for the colour-blind [Okabe and Ito].
-PALETTE = np.array(
-    [
-        [24, 36, 52], [240, 228, 66], [0, 158, 115], [86, 180, 233], [213, 94, 0], [204, 121, 167],
-        [0, 114, 178], [230, 159, 0], [250, 250, 250], [150, 150, 150],
-    ]
-) / 255.0  # fmt: skip
-#: Images with longer sides are reduced: the page stays small.
-_LONGEST = 128
-#: The same for images of which rows keep their panels.
+#: Images with longer sides are kept reduced: the page stays small.
 _LARGEST = 1024
 #: What rows may have as a panel.
 _URI = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
-#: Grey levels a marginal is kept with: nobody sees more, and they compress.
+#: Grey levels an uncertainty is kept with: nobody sees more, and they compress.
 _LEVELS = 31
-
-#: Colours (h, w, 3) in [0, 1], or a data URI, by name.
-Panels = dict[str, Any]
-#: What was seen, (h, w) or (h, w, 3) in [0, 1], and the classes (h, w), -1 where unknown.
-Original = tuple[np.ndarray, np.ndarray]
-
-
-def pack(marginals: np.ndarray) -> dict[str, Any]:
-    """Numbers in [0, 1] of any shape as text."""
-    levels = np.rint(np.clip(marginals, 0.0, 1.0) * _LEVELS).astype(np.uint8)
-    text = base64.b64encode(zlib.compress(levels.tobytes(), 9)).decode()
-    return {"shape": list(marginals.shape), "levels": text}
 
 
 def kept_image(image: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +144,7 @@ def kept_image(image: Mapping[str, Any]) -> dict[str, Any]:
     arrays = {name: np.asarray(image[name]) for name in names}
     if arrays["truth"].ndim == 3:
         arrays = {name: values[len(values) // 2] for name, values in arrays.items()}
-    text = _wrong(arrays["truth"], arrays["prediction"])
+    text = wrong_pixels(arrays["truth"], arrays["prediction"])
     step = -(-max(arrays["truth"].shape) // _LARGEST)
     small = {name: values[::step, ::step] for name, values in arrays.items()}
     colours = np.vstack([image["colours"], [[128, 128, 128]]]).astype(np.uint8)  # the last: unknown
@@ -176,19 +154,15 @@ def kept_image(image: Mapping[str, Any]) -> dict[str, Any]:
     errors[truth < 0] = 128
     errors[(truth >= 0) & (truth != prediction)] = (255, 64, 64)
     panels = {"input": _jpeg_uri(small["input"])} if "input" in small else {}
-    panels |= {
-        "truth": _png_uri(colours[truth]),
-        "prediction": _png_uri(colours[prediction]),
-        "errors": _png_uri(errors),
-    }
+    panels |= {"truth": png_uri(colours[truth]), "prediction": png_uri(colours[prediction]), "errors": png_uri(errors)}
     if "uncertainty" in small:
         grey = np.rint(_LEVELS * np.clip(small["uncertainty"], 0.0, 1.0)) * (255 // _LEVELS)
-        panels["uncertainty"] = _png_uri(np.repeat(grey[..., None], 3, axis=-1).astype(np.uint8))
+        panels["uncertainty"] = png_uri(np.repeat(grey[..., None], 3, axis=-1).astype(np.uint8))
     panels |= {"overlay": _jpeg_uri(small["overlay"])} if "overlay" in small else {}
     return {"name": str(image["name"]), "text": text, "panels": panels}
 
 
-def _png_uri(pixels: np.ndarray) -> str:
+def png_uri(pixels: np.ndarray) -> str:
     return _uri("png", png(pixels))
 
 
@@ -204,100 +178,27 @@ def _uri(kind: str, content: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def unpack(packed: Mapping[str, Any]) -> np.ndarray:
-    """The array that `pack` packed, rounded."""
-    levels = np.frombuffer(zlib.decompress(base64.b64decode(packed["levels"])), dtype=np.uint8)
-    return levels.reshape(packed["shape"]) / _LEVELS
-
-
 def with_images(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Which rows keep images (a dictionary under their key is something else)."""
-    return [k for k, row in enumerate(rows) if isinstance(row.get("pictures"), list) and row["pictures"]]
+    """Which rows keep images, as `kept_image` makes them; what others have under their key is something else."""
+    kept = [row.get("pictures") for row in rows]
+    return [k for k, images in enumerate(kept) if isinstance(images, list) and images and "panels" in images[0]]
 
 
-def panels_of(image: Any, original: Original | None = None) -> tuple[Panels, str]:
-    """What a row keeps of one image, as colours (h, w, 3) in [0, 1] by name, and what is said about it.
-
-    An image is a string of predicted states, packed marginals, or a mapping with "input", "truth", "marginals" and
-    "prediction"; of the first two, the original adds input and truth. Without it a string is that of a square.
-    """
-    if isinstance(image, Mapping) and "panels" in image:
-        if not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in image["panels"].values()):
-            raise ValueError("a panel is no PNG or JPEG file in a data URI")
-        return dict(image["panels"]), str(image.get("text", ""))
-    marginals = states = None
-    if isinstance(image, str):
-        side = round(len(image) ** 0.5)
-        size = (side, side) if original is None else original[1].shape
-        if size[0] * size[1] != len(image):
-            return {}, ""
-        states = _states(image, size)
-    elif "levels" in image:
-        marginals = _spread(unpack(image))
-    else:
-        marginals = _spread(unpack(image["marginals"]))
-        truth, states = (_states(image[key], marginals.shape[:2]) for key in ("truth", "prediction"))
-        original = unpack(image["input"]), truth
-    if states is None and marginals is not None:
-        states = marginals.argmax(axis=2)
-    assert states is not None
-    n_states = int(states.max()) + 1 if marginals is None else marginals.shape[2]
-    panels: Panels = {}
-    if original is not None:
-        # of other than three channels the first one, in grey
-        seen = original[0] if original[0].ndim == 3 else original[0][..., None]
-        seen = seen if seen.shape[2] == 3 else np.repeat(seen[..., :1], 3, axis=2)
-        panels = {"input": seen, "truth": _state_colours(original[1], n_states)}
-    if marginals is not None:
-        # 32 levels, as rows keep them: fewer colours compress
-        panels["marginals"] = np.rint(_LEVELS * _colours(marginals)) / _LEVELS
-    panels["prediction"] = _state_colours(states, n_states)
-    if isinstance(image, Mapping) and "input" in image:
-        panels["overlay"] = 0.5 * (panels["input"] + panels["prediction"])
-    return panels, "" if original is None else _wrong(original[1], states)
+def panels_of(image: Mapping[str, Any]) -> dict[str, str]:
+    """Data URIs of a kept image, by name; refuses anything else."""
+    panels: dict[str, str] = image["panels"]
+    if not all(isinstance(uri, str) and _URI.fullmatch(uri) for uri in panels.values()):
+        raise ValueError("a panel is no PNG or JPEG file in a data URI")
+    return panels
 
 
-def _wrong(truth: np.ndarray, states: np.ndarray) -> str:
+def wrong_pixels(truth: np.ndarray, states: np.ndarray) -> str:
     """How many known pixels differ; nothing of sizes that do."""
     if truth.shape != states.shape:
         return ""
     known = int(np.count_nonzero(truth >= 0))
     wrong = int(np.count_nonzero((truth != states) & (truth >= 0)))
     return f"{wrong} of {known} pixels wrong ({wrong / max(known, 1):.2%})"
-
-
-def _states(digits: str, size: tuple[int, ...]) -> np.ndarray:
-    """A label map from its text, a character per pixel."""
-    # unknown states are one below zero
-    return (np.frombuffer(digits.encode(), dtype=np.uint8).astype(np.int16) - ord("0")).reshape(size)
-
-
-def _spread(marginals: np.ndarray) -> np.ndarray:
-    """(h, w, states); of two states a row may keep the second only."""
-    if marginals.ndim == 2:
-        marginals = marginals[..., None]
-    return np.concatenate([1.0 - marginals, marginals], axis=2) if marginals.shape[2] == 1 else marginals
-
-
-def _state_colours(states: np.ndarray, n_states: int) -> np.ndarray:
-    """A label map in the classes' colours."""
-    one_hot: np.ndarray = states[..., None] == np.arange(max(n_states, int(states.max()) + 1, 2))
-    return _colours(one_hot.astype(float))
-
-
-def _colours(marginals: np.ndarray) -> np.ndarray:
-    """The states' colours mixed by probability."""
-    mixed: np.ndarray = marginals @ PALETTE[np.arange(marginals.shape[2]) % len(PALETTE)]
-    return mixed
-
-
-def data_uri(image: np.ndarray | str) -> str:
-    """Colours (h, w, 3) in [0, 1] as a PNG in a data URI; one that is given stays."""
-    if isinstance(image, str):
-        return image
-    factor = -(-max(image.shape[:2]) // _LONGEST)
-    small = image[::factor, ::factor]
-    return _png_uri(np.rint(np.clip(small, 0.0, 1.0) * 255).astype(np.uint8))
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -314,23 +215,14 @@ def png(pixels: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def viewer_data(
-    images: Sequence[Sequence[Any]], methods: Sequence[str], originals: Sequence[Sequence[Original]] | None = None
-) -> dict[str, Any] | None:
-    """What the page steps through: sources of images without repetition, and per method and image its panels.
-
-    originals: per method what its images show, where that is known.
-    """
+def viewer_data(images: Sequence[Sequence[Mapping[str, Any]]], methods: Sequence[str]) -> dict[str, Any]:
+    """What the page steps through: sources of images without repetition, and per method and image its panels."""
     sources: dict[str, int] = {}
     shown = []
-    for of_method, of_originals in zip(images, originals or [()] * len(images), strict=True):
+    for of_method in images:
         line = []
-        for number, image in enumerate(of_method[: min(map(len, images))]):
-            panels, text = panels_of(image, of_originals[number] if number < len(of_originals) else None)
-            numbers = {name: sources.setdefault(data_uri(p), len(sources)) for name, p in panels.items()}
-            name = str(image.get("name", "")) if isinstance(image, Mapping) else ""
-            line.append({"panels": numbers, "text": text, "name": name})
+        for image in of_method[: min(map(len, images))]:
+            numbers = {name: sources.setdefault(uri, len(sources)) for name, uri in panels_of(image).items()}
+            line.append({"panels": numbers, **{key: str(image.get(key, "")) for key in ("text", "name")}})
         shown.append(line)
-    if not any(entry["panels"] for line in shown for entry in line):
-        return None
     return {"methods": list(methods), "sources": list(sources), "shown": shown}

@@ -18,9 +18,8 @@ from ...base.files import regular, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError
 from ..plot import Line, history_lines, score_lines
-from .figures import Axis, Original, chart, data_uri, make_axis, panels_of, viewer_data, with_images
+from .figures import Axis, chart, make_axis, panels_of, viewer_data, with_images
 from .rows import (
-    Cell,
     Column,
     Row,
     StudyResults,
@@ -126,7 +125,7 @@ def _known(row: Row, key: str) -> bool:
     return isinstance(row.get(key), int | float)
 
 
-def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) -> Markup | None:
+def image_strip(rows: Sequence[Row]) -> Markup | None:
     """The first kept image: what was seen, the truth, and the prediction of every method (the best, if many)."""
     kept = with_images(rows)
     key, labels = _measure(rows), names(rows)
@@ -135,20 +134,20 @@ def image_strip(rows: Sequence[Row], originals: Sequence[Sequence[Original]]) ->
         kept = sorted(known, key=lambda k: rows[k][key], reverse=not _MEASURES[key])[:_MOST]
     figures: list[Markup] = []
     for k in kept:
-        seen = originals[k][0] if originals and originals[k] else None
-        panels, text = panels_of(rows[k]["pictures"][0], seen)
+        image = rows[k]["pictures"][0]
+        panels = panels_of(image)
         if not figures:
             figures += [_figure(panels[name], name) for name in ("input", "truth") if name in panels]
         if "prediction" in panels:
-            figures.append(_figure(panels["prediction"], labels[k], text))
+            figures.append(_figure(panels["prediction"], labels[k], str(image.get("text", ""))))
     return tag("div", *figures, class_="strip") if len(figures) > 1 else None
 
 
-def _figure(colours: object, name: str, text: str = "") -> Markup:
+def _figure(source: str, name: str, text: str = "") -> Markup:
     """An image with its caption, as HTML."""
     alt = f"{name}: {text}" if text else name
     caption = tag("figcaption", name, *([tag("span", text)] if text else []))
-    return tag("figure", tag("img", src=data_uri(colours), alt=alt), caption)  # type: ignore[arg-type]
+    return tag("figure", tag("img", src=source, alt=alt), caption)
 
 
 #: Scores of a class that are shown, and their headings.
@@ -242,7 +241,7 @@ def study_section(study: StudyResults) -> Markup:
 
 def lead(study: StudyResults) -> list[Markup]:
     """The result in one sentence, and one image by all methods side by side."""
-    sentence, strip = result_sentence(study.rows), image_strip(study.rows, study.originals)
+    sentence, strip = result_sentence(study.rows), image_strip(study.rows)
     return ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
 
 
@@ -346,11 +345,9 @@ def images(study: StudyResults) -> list[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
     kept = with_images(study.rows)
     methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
-    seen = [study.originals[k] if study.originals else () for k in kept]
-    data = viewer_data(own, [methods[k] for k in kept], seen) if kept else None
-    if data is None:
+    if not kept:
         return []
-    text = json.dumps(data).replace("<", "\\u003c")
+    text = json.dumps(viewer_data(own, [methods[k] for k in kept])).replace("<", "\\u003c")
     script = Markup(f'<script type="application/json">{text}</script>')
     empty = tag("p", "The images need JavaScript.", class_="status", role="status", aria_live="polite")
     return [tag("div", script, empty, class_="viewer", data_label=f"Images of {study.name}")]
@@ -365,21 +362,21 @@ def facts(study: StudyResults) -> list[Markup]:
 #: Tables of a study beside that of all its runs, by its name and rows.
 Tables = Callable[[str, Sequence[Row]], Sequence[Table]]
 
-#: What the images of a row show, by its study's name and its cell.
-Originals = Callable[[str, Cell], Sequence[Original]]
+#: A row with its images as `kept_image` makes them, from its study's name and the row as it is on disk.
+Complete = Callable[[str, Row], Row]
 
 
 def report(
     folder: Path,
     out: Path | None = None,
     tables: Tables = lambda name, rows: (),
-    originals: Originals = lambda name, cell: (),
+    complete: Complete = lambda name, row: row,
 ) -> Path:
     """Write the page of all rows.jsonl files under a folder; returns its path (default: report.html in the folder)."""
     if not folder.is_dir():
         raise PotentiaError(f"{folder} is not a folder.")
     path = regular(out or folder / "report.html")
-    studies = find_studies(folder, tables, originals)
+    studies = find_studies(folder, tables, complete)
     if not studies:
         raise PotentiaError(f"{folder} holds no rows.jsonl with rows: run `potentia demo` or `potentia reproduce`.")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -389,7 +386,7 @@ def report(
     return path
 
 
-def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[StudyResults]:
+def find_studies(folder: Path, tables: Tables, complete: Complete) -> list[StudyResults]:
     """A study per file of rows, named by its folder."""
     studies: list[StudyResults] = []
     for path in sorted(folder.rglob("rows.jsonl")):
@@ -398,9 +395,8 @@ def find_studies(folder: Path, tables: Tables, originals: Originals) -> list[Stu
             place = path.parent.relative_to(folder).as_posix()
             name = _title(folder) if place == "." else place
             study = str(rows[0]["cell"].get("study", name))
-            seen = [originals(study, row["cell"]) if row.get("pictures") else () for row in rows]
             anchor = _anchor(name, {other.anchor for other in studies})
-            studies.append(StudyResults(name, anchor, rows, tables(study, rows), seen))
+            studies.append(StudyResults(name, anchor, [complete(study, row) for row in rows], tables(study, rows)))
     return studies
 
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from ...base.files import locked_folder, replacing
 from ...base.html import Markup, tag
 from ...base.types import PotentiaError, printable
-from .figures import Original
 
 #: Packages whose versions go into every row.
 _PACKAGES = ("numpy", "scipy", "numba", "scikit-learn")
@@ -206,15 +205,12 @@ _MOST = 0.7
 
 
 class StudyResults(NamedTuple):
-    """Rows of one study: its name, its identifier on the page, its rows, tables beside that of all runs, and what the
-    images of each row show.
-    """
+    """Rows of one study: its name, its identifier on the page, its rows, and tables beside that of all runs."""
 
     name: str
     anchor: str
     rows: Sequence[Row]
     tables: Sequence[Table] = ()
-    originals: Sequence[Sequence[Original]] = ()
 
     @property
     def runs(self) -> list[tuple[str, Row]]:
