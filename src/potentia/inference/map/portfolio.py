@@ -127,7 +127,7 @@ class MAP(Inference):
     labelling's indicators. `start` may be a result of any method, whose labelling is the first candidate.
 
     Values of `pt.factors` are searched as tables of auxiliary variables where these are small enough; elsewhere the
-    bound is that of `Smoothed(epsilon=0)`, and the labelling the best of local searches.
+    bound is that of `Smoothed(epsilon=0)`, and the labelling the best of local searches; a query needs the tables.
 
     Attributes:
         time_limit: seconds; a kernel call that is running is finished first. None lets every step run until it no
