@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
@@ -276,9 +276,10 @@ class TokenFeatures:
 
     For every column: its values at distances -window..window and the joint values of neighbours at distance at most
     one (for all but the first column also of three in a row within the window). With `spelling` also prefixes and
-    suffixes of up to four letters and the shape of the word, for every gazetteer, by name, whether the token begins or
-    continues one of its phrases, and for all `clusters`, by name, the classes of the word and of its neighbours. What
-    occurs fewer than `min_count` times in `fit` is left out.
+    suffixes of up to four letters, the shape of the word, and of it and its neighbours the short shape (runs of a
+    character as one) and the word in lower case; for every gazetteer, by name, whether the token begins or continues
+    one of its phrases, and for all `clusters`, by name, the classes of the word and of its neighbours. What occurs
+    fewer than `min_count` times in `fit` is left out.
 
     After `fit`: `classes_` (labels in order), `index_` (name of each indicator to its column).
     """
@@ -356,6 +357,7 @@ class TokenFeatures:
         marks = {name: gazetteer.mark(inputs[0]) for name, gazetteer in self.gazetteers.items()}
         classes = {name: [[], *own.mark(inputs[0]), []] for name, own in self.clusters.items()}
         padded = [[*[_EDGE] * w, *column, *[_EDGE] * w] for column in inputs]
+        spelt = ["", *map(_short_shape, inputs[0]), ""], ["", *(word.lower() for word in inputs[0]), ""]
         for t in range(w, w + len(inputs[0])):
             names = [f"{c}[{d}]={column[t + d]}" for c, column in enumerate(padded) for d in range(-w, w + 1)]
             for c, column in enumerate(padded):
@@ -367,6 +369,9 @@ class TokenFeatures:
                     ]
             if self.spelling:
                 names += _spelling(padded[0][t])
+                short, lower = (of_words[t - w : t - w + 3] for of_words in spelt)
+                names += [f"short[-1]={short[0]}", f"short={short[1]}", f"short[1]={short[2]}"]
+                names += [f"lower[-1]={lower[0]}", f"lower[1]={lower[2]}"]
             names += [f"{name}={own[t - w]}" for name, own in marks.items() if own[t - w]]
             for name, of_words in classes.items():
                 around = enumerate(of_words[t - w : t - w + 3], -1)
@@ -377,5 +382,14 @@ class TokenFeatures:
 def _spelling(word: str) -> list[str]:
     """Names of features of a word's spelling: prefixes, suffixes, shape, lower case."""
     names = [f"prefix={word[:k]}" for k in (1, 2, 3, 4)] + [f"suffix={word[-k:]}" for k in (1, 2, 3, 4)]
-    shape = "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
-    return [*names, f"shape={shape}", f"lower={word.lower()}"]
+    return [*names, f"shape={_shape(word)}", f"lower={word.lower()}"]
+
+
+def _shape(word: str) -> str:
+    """Letters as X or x, digits as 9, others as they are."""
+    return "".join("X" if c.isupper() else "x" if c.islower() else "9" if c.isdigit() else c for c in word)
+
+
+def _short_shape(word: str) -> str:
+    """The shape with runs of a character as one."""
+    return "".join(c for c, _ in groupby(_shape(word)))
