@@ -1,6 +1,7 @@
 """Sphinx configuration; `make docs` builds the site with warnings as errors."""
 
 import inspect
+import logging
 import re
 
 from docutils import nodes
@@ -8,6 +9,7 @@ from sphinx.ext import autosummary
 
 from potentia import __version__
 
+logging.getLogger("potentia").setLevel(logging.WARNING)  # Sphinx would print how fits of the gallery progress
 autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "sec.")  # which end no sentence
 project = "potentia"
 author = copyright = "the potentia developers"
