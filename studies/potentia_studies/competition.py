@@ -274,12 +274,14 @@ def _line(row: Row, key: str) -> Row:
 
 
 def _entrant_means(lines: Sequence[Row]) -> list[tuple[float, int, str]]:
-    """Mean printed score of each entrant over the problems that have a score, best first, and of how many."""
+    """Mean printed score of each entrant with at least half of the scored problems, best first, and of how many."""
+    scored = [line["entrants"] for line in lines if line["score"] is not None]
     scores: dict[str, list[float]] = {}
-    for line in lines:
-        for name, score in line["entrants"].items() if line["score"] is not None else ():
+    for entrants in scored:
+        for name, score in entrants.items():
             scores.setdefault(name, []).append(score)
-    return sorted(((float(np.mean(s)), len(s), name) for name, s in scores.items()), reverse=True)
+    usual = ((float(np.mean(s)), len(s), name) for name, s in scores.items() if 2 * len(s) >= len(scored))
+    return sorted(usual, reverse=True)
 
 
 _TASKS = (
