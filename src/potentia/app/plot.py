@@ -32,12 +32,6 @@ Placement = tuple[Floats, Ints]
 _NO_ROOTS = np.empty(0, dtype=np.int64)
 
 
-def grid_or_tree(n: int, pairs: Ints) -> Placement | None:
-    """The layout of a 2-D grid or chain in raster order, or of a forest of pairs (parent, child); None for others."""
-    positions = _grid(n, pairs)
-    return _forest(n, pairs) if positions is None else (positions, _NO_ROOTS)
-
-
 def _grid(n: int, pairs: Ints) -> Floats | None:
     """Rows below each other, if the pairs are exactly those of a grid with 4 or 8 neighbours."""
     of_first = np.unique(pairs[pairs[:, 0] == 0, 1])
@@ -337,7 +331,8 @@ def _layout(g: Graph) -> Placement:
     """Where to draw the variables: grids and trees as such, others by springs."""
     pairs = [scopes for scopes in g.scopes.values() if scopes.shape[1] == 2 and len(scopes)]
     if len(pairs) == 1 and g.max_order == 2:
-        placement = grid_or_tree(g.n_variables, pairs[0])
+        positions = _grid(g.n_variables, pairs[0])
+        placement = _forest(g.n_variables, pairs[0]) if positions is None else (positions, _NO_ROOTS)
         if placement is not None:
             return placement
     n = g.n_variables

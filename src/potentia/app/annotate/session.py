@@ -269,18 +269,15 @@ class Session:
 
     def result(self, number: int, after: int, seconds: float) -> dict[str, Any]:
         """The labels of strokes newer than version `after`, waiting for them; an empty answer if there are none yet."""
-        end = time.monotonic() + seconds
         with self._changed:
-            while True:
-                if number != self._number:
-                    return {"elsewhere": True}
-                found = self._found
-                if found is not None and found.version > after:
-                    break
-                left = end - time.monotonic()
-                if left <= 0 or self._ended:
-                    return {}
-                self._changed.wait(left)
+            self._changed.wait_for(
+                lambda: self._ended or number != self._number or (self._found and self._found.version > after), seconds
+            )
+            if number != self._number:
+                return {"elsewhere": True}
+            found = self._found
+            if found is None or found.version <= after:
+                return {}
             newest = found.version == self._drawing(number).version
         answer = {"version": found.version, "message": found.message, "seconds": found.seconds, "newest": newest}
         if found.labels is None or found.uncertainty is None:
@@ -297,10 +294,9 @@ class Session:
         done: tuple[Drawing, int] | None = None
         while True:
             with self._changed:
-                while not self._ended and (
-                    self._open is None or (done is not None and done == (self._open, self._open.version))
-                ):
-                    self._changed.wait()
+                self._changed.wait_for(
+                    lambda done=done: self._ended or (self._open and done != (self._open, self._open.version))
+                )
                 if self._ended or self._open is None:
                     return
                 drawing, number, version, marks = self._open, self._number, self._open.version, self._open.marks
@@ -369,15 +365,13 @@ class Session:
 
     def accept(self, number: int, seconds: float) -> dict[str, Any]:
         """Save the labels of the newest strokes as a mask, and the model; the number of the next image without one."""
-        end = time.monotonic() + seconds
         with self._changed:
-            while True:
-                drawing, found = self._drawing(number), self._found
-                if found is not None and found.version == drawing.version:
-                    break
-                if self._ended or time.monotonic() > end:
-                    raise PotentiaError("The labels are not ready yet: try again in a moment.")
-                self._changed.wait(1.0)
+            self._changed.wait_for(
+                lambda: self._drawing(number).version == (self._found and self._found.version) or self._ended, seconds
+            )
+            drawing, found = self._drawing(number), self._found
+            if found is None or found.version != drawing.version:
+                raise PotentiaError("The labels are not ready yet: try again in a moment.")
             if found.labels is None or found.model is None:
                 raise PotentiaError(found.message)
             self._write_png(self.mask_path(number), found.labels)

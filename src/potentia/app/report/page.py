@@ -229,7 +229,8 @@ def study_section(study: StudyResults) -> Markup:
              ("Confusion", confusion_tables),
              ("Calibration", calibration_charts), ("Learning curves", curves), ("Learned functions", functions),
              ("Label couplings", couplings), ("Run facts", facts)]  # fmt: skip
-    sections = lead(study)
+    sentence, strip = result_sentence(study.rows), image_strip(study.rows)
+    sections = ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
     for title, make in parts:
         content = make(study)
         if content:
@@ -237,12 +238,6 @@ def study_section(study: StudyResults) -> Markup:
             sections.append(tag("section", head, *content))
     heading = tag("h2", study.name, id=study.anchor)
     return tag("section", heading, *sections, class_="study", aria_labelledby=study.anchor)
-
-
-def lead(study: StudyResults) -> list[Markup]:
-    """The result in one sentence, and one image by all methods side by side."""
-    sentence, strip = result_sentence(study.rows), image_strip(study.rows)
-    return ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
 
 
 def tables(study: StudyResults) -> list[Markup]:
