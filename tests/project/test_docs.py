@@ -82,6 +82,25 @@ SEARCHED = {
 }  # fmt: skip
 
 
+#: What the questions of `questions.md` are found by, in the order of the page.
+QUERIES = (
+    "two types nodes", "best sequences scores", "edge features direction", "fold lacks classes",
+    "learn parameters dense CRF", "dense CRF point cloud", "dense CRF volume", "word vectors",
+    "continuous features scale", "train continue", "probability tag", "class imbalance", "forbid transitions",
+    "tag known", "Markov network table data", "sprinkler evidence", "probabilities exactly inf",
+    "transitions depend input", "pairs marginals", "confidence entity", "missing labels", "child label parent hierarchy",
+    "scribbles", "backbone batch", "different several solutions",
+)  # fmt: skip
+
+
+def test_every_question_has_a_short_answer():
+    sections = re.split(r"\n## ", (DOCS / "questions.md").read_text())[1:]
+    assert len(sections) == len(QUERIES) == 25
+    for section in sections:
+        (answer,) = re.findall(r"```python\n(.*?)```", section, flags=re.S)
+        assert len([line for line in answer.splitlines() if line.strip()]) <= 8, section.splitlines()[0]
+
+
 def _hits(index, words):
     """Pages that the script of the site's search finds: those with all words, as stems or as parts of longer ones."""
     found, stem = None, SearchEnglish({}).stem
@@ -96,10 +115,11 @@ def _hits(index, words):
 
 
 def check_search(site):
-    """Every word of `SEARCHED` leads to its page."""
+    """Every word of `SEARCHED` leads to its page, and every query to the page of questions."""
     text = (site / "searchindex.js").read_text()
     index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
-    missed = {words: page for words, page in SEARCHED.items() if page not in _hits(index, words)}
+    searched = [*SEARCHED.items(), *((words, "questions") for words in QUERIES)]
+    missed = {words: page for words, page in searched if page not in _hits(index, words)}
     assert not missed
 
 

@@ -24,7 +24,6 @@ def test_the_ten_line_example_runs(capsys):
     assert str(result.value) in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 def test_the_training_example_runs(tmp_path, monkeypatch, capsys):
     first, second = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
     small = partial(pt.datasets.denoising, size=(16, 16))
