@@ -294,9 +294,8 @@ class Session:
         done: tuple[Drawing, int] | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(
-                    lambda done=done: self._ended or (self._open and done != (self._open, self._open.version))
-                )
+                while not self._ended and (self._open is None or done == (self._open, self._open.version)):
+                    self._changed.wait()
                 if self._ended or self._open is None:
                     return
                 drawing, number, version, marks = self._open, self._number, self._open.version, self._open.marks
