@@ -88,8 +88,8 @@ QUERIES = (
     "learn parameters dense CRF", "dense CRF point cloud", "dense CRF volume", "word vectors",
     "continuous features scale", "train continue", "probability tag", "class imbalance", "forbid transitions",
     "tag known", "Markov network table data", "sprinkler evidence", "probabilities exactly inf",
-    "transitions depend input", "pairs marginals", "confidence entity", "missing labels", "child label parent hierarchy",
-    "scribbles", "backbone batch", "different several solutions",
+    "transitions depend input", "pairs marginals", "confidence entity", "missing labels",
+    "child label parent hierarchy", "scribbles", "backbone batch", "different several solutions",
 )  # fmt: skip
 
 
