@@ -156,6 +156,7 @@ def test_pipelines_around_a_crf_are_plotted(crf):
 
 
 def test_reprs_are_calls_with_what_was_changed():
+    named = {name: getattr(pt, name) for name in pt.__all__}  # each is there only once it was asked for
     for call in (
         "IteratedLogistic(epsilon=0.5, tol=0.001)",
         "MarginalRisk(ridge=0.1)",
@@ -164,7 +165,7 @@ def test_reprs_are_calls_with_what_was_changed():
         "CRF({'node': Linear()})",
         "LMSBN(alpha=0.1)",
     ):
-        assert repr(eval(call, {**vars(pt), "LMSBN": pt.LMSBN})) == call
+        assert repr(eval(call, named)) == call
     union = pt.extend.Union([pt.Graph.chain(3, n_states=2), pt.Graph.chain(2, n_states=2)])
     assert repr(union).startswith("Union(2 graphs as one Graph(5 variables of 2 states")
 
