@@ -72,6 +72,7 @@ LIMITS = {
         "least 1 % of the drawn rows",
         "out of 3.5 million",
         "with perturbation at 0.001",
+        "The band is that of 99 % of all splits",
     ],
     "scaling.md": [
         f"about {data.PART_ENTRIES // 10**6} million table entries",
