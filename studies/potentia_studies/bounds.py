@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil, comb
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from potentia import LMBM, LMSBN
 from potentia.base.types import Floats, PotentiaError, check_count, check_type, real_numbers
 from potentia.models.multilabel.lmsbn import UNLIMITED
+from potentia.models.multilabel.network import DirectedNetwork
 
 #: The least b with log(1 + exp(-z)) <= [1 - z]_+ + b for all z; the paper's log(e + 1 / e) is larger.
 _HINGE_GAP = float(np.log1p(np.exp(-1.0)))
@@ -153,7 +155,32 @@ def label_probabilities(
         raise PotentiaError("label_probabilities does not know constraints: use predict_proba.")
     base = model._base(model._checked(X))
     samples = 0 if base.shape[1] <= exact_up_to else samples
-    values, error = model.network_.marginals(base, samples, random_state)
+    values, error = (
+        _sampled(model.network_, base, samples, random_state) if samples else _enumerated(model.network_, base)
+    )
     p = model._coding.beside_constant(values, model._coding.probabilities)
     errors = model._coding.beside_constant(error, np.zeros(model.n_labels_))
     return Probabilities(p, samples == 0, samples, errors)
+
+
+def _enumerated(network: DirectedNetwork, base: Floats) -> tuple[Floats, Floats]:
+    """P(y_i = +1) (n, K) by the sum over all labellings, and errors of 0."""
+    values = np.zeros(base.shape)
+    for signs in product((-1.0, 1.0), repeat=base.shape[1]):
+        chance = np.exp(-network.log_losses(base, np.broadcast_to(signs, base.shape)))
+        values += chance[:, None] * (np.array(signs) > 0)
+    return values, np.zeros(base.shape)
+
+
+def _sampled(network: DirectedNetwork, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
+    """Means of P(y_i = +1 | the sampled labels before i) (n, K), and their standard errors."""
+    links, rng = network.links, np.random.default_rng(seed)
+    y, values, error = np.zeros((len(base), samples, base.shape[1])), np.empty(base.shape), np.empty(base.shape)
+    for place, label in enumerate(network.order):
+        z = base[:, label, None] + y @ links.coupling[place]
+        for t in range(links.term_ptr[place], links.term_ptr[place + 1]):
+            z += links.weight[t] * y[..., links.members[links.member_ptr[t] : links.member_ptr[t + 1]]].prod(axis=-1)
+        up = 1.0 / (1.0 + np.exp(-np.clip(z, -700, 700)))
+        values[:, label], error[:, label] = up.mean(axis=1), up.std(axis=1) / np.sqrt(samples)
+        y[..., place] = np.where(rng.random(up.shape) < up, 1.0, -1.0)
+    return values, error

@@ -14,7 +14,6 @@ import numpy as np
 
 import potentia as pt
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
-from potentia.features.image import image_examples
 from potentia.potentials.inputs import Inputs
 
 from . import public_sets
@@ -85,7 +84,7 @@ def load(quick: bool, seed: int) -> HorseImages:
 
 def _examples(split: str, most: int | None) -> list[pt.Example]:
     images = public_sets.horses(split=split, size="quarter")[:most]
-    found = image_examples(images, n_states=2, node="ilr", edge="mbl")
+    found = public_sets.image_examples(images, n_states=2, node="ilr", edge="mbl")
     return [
         pt.Example(
             e.graph, {"edge": e.features["edge"]}, e.labels, name=e.name,

@@ -13,11 +13,12 @@ import potentia as pt
 from potentia.app.demo import curves, fit_row
 from potentia.app.report.rows import Cell, Row, key_of
 from potentia.features.colour import reduce_labels, resize
-from potentia.features.image import image_examples, reduced_size
+from potentia.features.image import reduced_size
 from potentia.inference.messages import Schedule
 from potentia.learn.iterated import Solver
 
 from .figures import grid_size
+from .public_sets import LabelledImage, image_examples
 from .row_images import Original
 
 CLASSES = ("zero", "constant", "linear", "boosting", "mlp")
@@ -45,7 +46,7 @@ class IlrSet:
     paper_test: Sequence[Sequence[float]]
     #: Further parts beside the table.
     parts: tuple[str, ...] = ()
-    images: Callable[[str], list[pt.datasets.LabelledImage]] | None = None
+    images: Callable[[str], list[LabelledImage]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Passes of an MLP over the rows per learning iteration: fewer where rows are more.
     epochs: int = 5

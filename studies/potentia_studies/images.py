@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import potentia as pt
 from potentia.app.image_stages import n_drawn
 from potentia.app.images import train
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
@@ -20,7 +19,7 @@ from potentia.metrics import boundary_counts, confusion_matrix, segmentation_sco
 from . import public_sets
 from .study import Rows, Study
 
-Images = Sequence[pt.datasets.LabelledImage]
+Images = Sequence[public_sets.LabelledImage]
 
 
 class ImageSet(NamedTuple):

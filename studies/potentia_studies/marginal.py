@@ -13,6 +13,8 @@ import potentia as pt
 from potentia.app.report.rows import Cell, Row
 from potentia.gradients.losses import loss_of
 
+from .public_sets import LabelledImage
+
 #: Losses as the tables print them.
 NAMES = {
     "surrogate_likelihood": "surrogate likelihood",
@@ -40,7 +42,7 @@ class ExamplesOfImages(NamedTuple):
     """Examples, and the images that they are of where those are needed."""
 
     examples: list[pt.Example]
-    images: Sequence[pt.datasets.LabelledImage] = ()
+    images: Sequence[LabelledImage] = ()
 
 
 def loss_named(name: str) -> str | pt.gradients.losses.Loss:

@@ -14,6 +14,7 @@ from potentia.features.colour import upsample_marginals
 
 from .figures import Figure, grid_size, image_figure, strips
 from .marginal import LOCAL, NAMES, CellData, ExamplesOfImages, loss_named, run_loss, truncated_inference
+from .public_sets import LabelledImage
 from .row_images import Original, pack
 from .study import Originals, Rows, Study, matrix
 
@@ -58,8 +59,8 @@ class SegmentationSet:
     cells: Sequence[tuple[str, str, int]]
     quick: Sequence[tuple[str, str, int]]
     folds: int
-    images: Callable[[str, int], list[pt.datasets.LabelledImage]]
-    examples: Callable[[Sequence[pt.datasets.LabelledImage]], list[pt.Example]]
+    images: Callable[[str, int], list[LabelledImage]]
+    examples: Callable[[Sequence[LabelledImage]], list[pt.Example]]
     paper: Printed
     steps: int
     incremental: int

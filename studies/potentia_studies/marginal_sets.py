@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import potentia as pt
-from potentia.features.image import image_examples
 
 from . import public_sets
 from .marginal import LOCAL
@@ -15,13 +14,13 @@ _HORSE_MAIN = ("univariate_logistic", "truncated_likelihood", "clique_logistic")
 _SMOOTHED = ("smoothed_error_5", "smoothed_error_15", "smoothed_error_50")
 
 
-def _horse_examples(images: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
+def _horse_examples(images: Sequence[public_sets.LabelledImage]) -> list[pt.Example]:
     """A quarter of the sides; features of pixels are computed at full size, where HOG cells have the paper's size.
 
     On 50 of the training images held out this was better for the independent model (.126) than features of
     the small images (.144).
     """
-    return image_examples(images, n_states=2, node="mbl", edge="mbl", reduce=0.25, when="after")
+    return public_sets.image_examples(images, n_states=2, node="mbl", edge="mbl", reduce=0.25, when="after")
 
 
 HORSES = SegmentationSet(
@@ -68,10 +67,10 @@ HORSES = SegmentationSet(
 _BACKGROUND_MAIN = ("univariate_logistic", "truncated_em", "clique_logistic")
 
 
-def background_examples(images: Sequence[pt.datasets.LabelledImage]) -> list[pt.Example]:
+def background_examples(images: Sequence[public_sets.LabelledImage]) -> list[pt.Example]:
     """20 % of the sides after features were computed."""
     n = len(public_sets.BACKGROUND_CLASSES)
-    return image_examples(images, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
+    return public_sets.image_examples(images, n_states=n, node="mbl", edge="mbl-backgrounds", reduce=0.2, when="after")
 
 
 BACKGROUNDS = SegmentationSet(

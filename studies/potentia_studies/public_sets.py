@@ -4,14 +4,58 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from potentia import Example, Graph, PotentiaError
-from potentia.base.types import Ints, check_choice
-from potentia.features.datasets import FilePath, LabelledImage, data_folder, open_image
+from potentia.base.types import Ints, check_choice, check_type
+from potentia.features.datasets import FilePath, data_folder, open_image
+from potentia.features.image import image_example, reduced_size
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImage:
+    """An image and its classes.
+
+    Attributes:
+        name: the image's name in its set.
+        image: (h, w, 3) uint8, RGB.
+        labels: (h, w) int8 classes, -1 where unknown.
+    """
+
+    name: str
+    image: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.image.ndim != 3 or self.image.shape[2] != 3:
+            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3).")
+        if self.labels.shape != self.image.shape[:2]:
+            raise PotentiaError(
+                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}."
+            )
+
+    def __repr__(self) -> str:
+        return f"LabelledImage({self.name!r}, {self.labels.shape[0]} x {self.labels.shape[1]})"
+
+
+def image_examples(images: Iterable[LabelledImage], *, n_states: int, **options: Any) -> list[Example]:
+    """`image_example` of every image with the same options; images of one size share one graph."""
+    grids: dict[tuple[int, int], Graph] = {}
+    examples = []
+    if not np.iterable(images):
+        raise PotentiaError(f"images must be a list of LabelledImage, not a {type(images).__name__}.")
+    for number, labelled in enumerate(images):
+        check_type(f"images[{number}]", labelled, LabelledImage)
+        small = reduced_size(labelled.labels.shape, options.get("reduce", 1.0))
+        if small not in grids:
+            grids[small] = Graph.grid(small, n_states=n_states)
+        options |= {"graph": grids[small], "name": labelled.name}
+        examples.append(image_example(labelled.image, labelled.labels, n_states=n_states, **options))
+    return examples
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import pytest
 import potentia as pt
 import saved_models
 from potentia_studies import baselines, bounds
+from potentia_studies.public_sets import image_examples
 
 WRONG = ["x", None, -1, float("nan"), 1.7, [], object(), True]
 X, Y = saved_models.rows()
@@ -145,8 +146,8 @@ EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
         (lambda: pt.ChainCRF().fit([[{"a": 1}]], [["x"]], checkpoint=1), "checkpoint must be a str"),
         (lambda: pt.LMSBN().fit(X[:12], Y[:12], checkpoint=1), "checkpoint must be a str"),
         (lambda: pt.CRF({"node": pt.Linear()}).fit([EXAMPLE], callback=1), "callback must be a function"),
-        (lambda: pt.features.image_examples(3, n_states=2), "images must be a list of LabelledImage"),
-        (lambda: pt.features.image_examples([IMAGE], n_states=2), r"images\[0\] must be a LabelledImage"),
+        (lambda: image_examples(3, n_states=2), "images must be a list of LabelledImage"),
+        (lambda: image_examples([IMAGE], n_states=2), r"images\[0\] must be a LabelledImage"),
         (lambda: pt.features.Gazetteer(3), "phrases must be a list of texts, not 3"),
         (lambda: pt.features.Gazetteer("Rome"), "phrases must be a list of texts, not 'Rome'"),
         (lambda: pt.features.Gazetteer(["Rome", 3]), r"phrases\[1\] must be a text, not 3"),

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 import potentia as pt
-from potentia.features.datasets import LabelledImage
 from potentia_studies import baselines, bounds
+from potentia_studies.public_sets import LabelledImage, image_examples
 
 PATIENCE = 60
 HUGE = 2**70
@@ -290,8 +290,8 @@ def targets(folder):
             pt.features.image_example,
             {"image": image, "labels": labels, "n_states": 2, "node": "filters", "edge": "boundary", "reduce": 1.0},
         ),
-        "features.image_examples": (
-            pt.features.image_examples,
+        "image_examples": (
+            image_examples,
             {"images": [LabelledImage("a", image, labels)], "n_states": 2, "reduce": 0.5},
         ),
         "features.pixel_features": (

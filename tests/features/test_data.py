@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import pickle
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -301,19 +300,11 @@ def test_options_of_the_loaders_are_checked(tmp_path):
         public_sets.berkeley_denoising(tmp_path, noise=0)
 
 
-def test_readers_of_the_papers_sets_come_with_the_studies(monkeypatch):
-    assert datasets.horses is public_sets.horses
-    monkeypatch.delattr("potentia_studies.public_sets")
-    monkeypatch.setitem(sys.modules, "potentia_studies.public_sets", None)
-    with pytest.raises(AttributeError, match="need the studies of a clone"):
-        datasets.letters  # noqa: B018
-
-
 def test_labelled_images_are_checked():
     with refused(r"x: image has shape \(2, 2\)"):
-        datasets.LabelledImage("x", np.zeros((2, 2)), np.zeros((2, 2)))
+        public_sets.LabelledImage("x", np.zeros((2, 2)), np.zeros((2, 2)))
     with refused(r"x: labels has shape \(2, 3\), but the image is \(2, 2\)"):
-        datasets.LabelledImage("x", np.zeros((2, 2, 3)), np.zeros((2, 3)))
+        public_sets.LabelledImage("x", np.zeros((2, 2, 3)), np.zeros((2, 3)))
 
 
 # -- token files -----------------------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from data_sets import DATA, needs
 from potentia.base.types import PotentiaError
 from potentia.features import (
-    datasets,
     edge_features,
     fourier,
     hog,
     image_example,
-    image_examples,
     pixel_features,
     reduce_labels,
     resize,
@@ -380,9 +378,10 @@ def test_sides_are_rounded_and_never_vanish():
 
 def test_image_examples_share_graphs_of_one_size():
     made = [
-        datasets.LabelledImage(str(k), random_image(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int)) for k in range(4)
+        public_sets.LabelledImage(str(k), random_image(4 + k % 2, 6, k), np.zeros((4 + k % 2, 6), int))
+        for k in range(4)
     ]
-    examples = image_examples(made, n_states=2, node=("rgb",))
+    examples = public_sets.image_examples(made, n_states=2, node=("rgb",))
     assert [e.name for e in examples] == ["0", "1", "2", "3"]
     assert examples[0].graph is examples[2].graph
     assert examples[1].graph is examples[3].graph
@@ -539,7 +538,7 @@ def test_horses_are_told_apart_by_their_features():
     from sklearn.linear_model import LogisticRegression
 
     train, test = (
-        image_examples(public_sets.horses(DATA, part, size="quarter")[:60], n_states=2, node="mbl")
+        public_sets.image_examples(public_sets.horses(DATA, part, size="quarter")[:60], n_states=2, node="mbl")
         for part in ("train", "test")
     )
     rows = [np.concatenate([e.features["node"][::20] for e in part]) for part in (train, test)]

@@ -64,25 +64,23 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"potentia {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND")
-    studies = {name: (*about, partial(commands.add_options, name)) for name, about in commands.COMMANDS.items()}
     own = {
-        name: (run, own_data.examples(name), partial(own_data.add_options, name))
-        for name, run in own_data.COMMANDS.items()
+        name: (run, partial(module.add_options, name))
+        for module in (own_data, commands)
+        for name, run in module.COMMANDS.items()
     }
-    every: dict[str, tuple[Any, ...]] = {
-        "demo": studies.pop("demo"),
+    every: dict[str, tuple[Any, Any]] = {
+        "demo": own.pop("demo"),
         **own,
-        "infer": (_infer, "potentia infer model.uai --evidence model.uai.evid --method trw --json", _add_infer),
-        **studies,
+        "infer": (_infer, _add_infer),
         "completion": (
-            _complete, _COMPLETION_EXAMPLES,
-            lambda command: command.add_argument("shell", choices=_SHELLS, help="the shell to complete in"),
+            _complete, lambda command: command.add_argument("shell", choices=_SHELLS, help="the shell to complete in")
         ),
     }  # fmt: skip
-    for name, (run, example, add_options) in every.items():
-        text = cleandoc(run.__doc__ or "")
+    for name, (run, add_options) in every.items():
+        text, _, example = cleandoc(run.__doc__ or "").partition("\n\nexample:")
         command = subparsers.add_parser(
-            name, help=re.split(r"\.(?:\s|$)", text)[0], description=text, epilog=f"example: {example}",
+            name, help=re.split(r"\.(?:\s|$)", text)[0], description=text, epilog=f"example:{example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         command.set_defaults(command=run)
@@ -133,7 +131,10 @@ _OPTIONS = {**{name: name for name in ("epsilon", "iterations", "tol", "damping"
 
 
 def _infer(arguments: argparse.Namespace) -> None:
-    """Inference on a model in the UAI format (.uai or .uai.xz)."""
+    """Inference on a model in the UAI format (.uai or .uai.xz).
+
+    example: potentia infer model.uai --evidence model.uai.evid --method trw --json
+    """
     from ..graph import uai
     from .pipeline import Staging
 
@@ -196,14 +197,16 @@ def _method(arguments: argparse.Namespace) -> tuple[str, Any]:
 
 
 _SHELLS = ("bash", "zsh", "fish")
-_COMPLETION_EXAMPLES = """
-  potentia completion bash > ~/.local/share/bash-completion/completions/potentia
-  potentia completion zsh >> ~/.zshrc
-  potentia completion fish > ~/.config/fish/completions/potentia.fish"""
 
 
 def _complete(arguments: argparse.Namespace) -> None:
-    """Print a script that completes commands, options and their values in a shell."""
+    """Print a script that completes commands, options and their values in a shell.
+
+    example:
+      potentia completion bash > ~/.local/share/bash-completion/completions/potentia
+      potentia completion zsh >> ~/.zshrc
+      potentia completion fish > ~/.config/fish/completions/potentia.fish
+    """
     (group,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
     text = _fish(group.choices) if arguments.shell == "fish" else _bash(group.choices)
     if arguments.shell == "zsh":

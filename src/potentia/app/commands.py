@@ -205,7 +205,10 @@ def _study_module(name: str, needed: bool = True) -> Any:
 
 
 def demo(arguments: argparse.Namespace) -> None:
-    """Train CRFs on noisy images and label networks on digits, and write rows and report.html (one to two minutes)."""
+    """Train CRFs on noisy images and label networks on digits, and write rows and report.html (one to two minutes).
+
+    example: potentia demo --out demo
+    """
     from . import demo as module
     from .report.rows import runs_table
 
@@ -227,7 +230,10 @@ def demo(arguments: argparse.Namespace) -> None:
 
 
 def annotate(arguments: argparse.Namespace) -> None:
-    """Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model."""
+    """Label images by strokes: a page of this machine where labels follow each stroke; it saves masks and a model.
+
+    example: potentia annotate photos --classes background,cell --out cells
+    """
     from .annotate.server import serve
 
     if arguments.classes is not None and arguments.palette is not None:
@@ -250,7 +256,10 @@ def annotate(arguments: argparse.Namespace) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """One HTML page of all result rows under a folder: tables, curves, images, run facts."""
+    """One HTML page of all result rows under a folder: tables, curves, images, run facts.
+
+    example: potentia report demo --out demo/report.html
+    """
     from .own_data import report_source
     from .report.page import report as write
 
@@ -264,12 +273,18 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def reproduce(arguments: argparse.Namespace) -> None:
-    """Reproduce a table of a paper and show it next to the paper's; finished cells are not run again."""
+    """Reproduce a table of a paper and show it next to the paper's; finished cells are not run again.
+
+    example: potentia reproduce denoising --quick --out results
+    """
     _study_module("commands").reproduce(arguments)
 
 
 def bench(arguments: argparse.Namespace) -> None:
-    """Measure the speed of inference, compared with two lower bounds on it measured in the same run."""
+    """Measure the speed of inference, compared with two lower bounds on it measured in the same run.
+
+    example: potentia bench --quick
+    """
     _study_module("commands").bench(arguments)
 
 
@@ -284,6 +299,9 @@ def warmup(arguments: argparse.Namespace) -> None:
     They are kept in NUMBA_CACHE_DIR, beside the package, or in the user's cache, whichever can be written first;
     in an image run this as the user who installed the package. They fit the kind of processor they were compiled
     on: for a cluster of several kinds set NUMBA_CPU_NAME=generic (slower) or a folder per kind.
+
+    example: potentia warmup
+             potentia warmup inference
     """
     from ..kernels.machine.jit import FOLDER
 
@@ -373,11 +391,11 @@ _PARTS: dict[str, Callable[[Any], None]] = {
 }
 
 #: The commands that are not about the user's own data, and their examples; --help shows their docstrings.
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], str]] = {
-    "demo": (demo, "potentia demo --out demo"),
-    "reproduce": (reproduce, "potentia reproduce denoising --quick --out results"),
-    "report": (report, "potentia report demo --out demo/report.html"),
-    "annotate": (annotate, "potentia annotate photos --classes background,cell --out cells"),
-    "bench": (bench, "potentia bench --quick"),
-    "warmup": (warmup, "potentia warmup\n         potentia warmup inference"),
+COMMANDS = {
+    "demo": demo,
+    "reproduce": reproduce,
+    "report": report,
+    "annotate": annotate,
+    "bench": bench,
+    "warmup": warmup,
 }

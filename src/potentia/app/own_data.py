@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from textwrap import fill
 from typing import Any
 
 from ..base.types import PotentiaError
@@ -38,36 +37,6 @@ _FORMS = {
     "table": ("tables", "FILE", "rows with several labels (CSV, Parquet)"),
     "sequences": ("sequences", "FILE", "a token per line in columns, labels last (.gz too), or a folder of such files"),
 }
-_EXAMPLES = {
-    "train": "--images photos --masks masks --out model; --table data.csv --labels a,b,c --out model; "
-    "--sequences train.tsv --out model",
-    "predict": "model --images photos --out predicted; model --table data.csv --out predicted.csv; "
-    "model --sequences test.tsv --out predicted.tsv",
-    "evaluate": "model --images photos --masks masks; model --table data.csv; model --sequences test.tsv",
-}
-_PATHS = "Workers of a --cluster need the same paths as the command."
-_NOTES = {
-    "train": (
-        "Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. "
-        "Every value in the masks is a class unless --void or a --palette says otherwise.",
-        "In tables, numeric columns are standardised; other columns, and those that --categorical names, are "
-        "one-hot encoded, and those that --text names hashed by words and pairs of words. "
-        "A missing number is replaced by the mean (with an indicator column if several are "
-        "missing), a missing text has no indicator; missing are empty cells, ?, NA, N/A, NaN, null and none "
-        "in any case.",
-        f"After Ctrl-C the same command resumes from a checkpoint. {_PATHS}",
-    ),
-    "predict": (
-        "For images, --out is a folder with label maps in the masks' own values (labels/), images with "
-        "the classes' contours over them (overlays/), the classes (classes.csv) and, if requested, marginals/.",
-        "For tables, --out is a CSV or Parquet file of the label columns.",
-        "For sequences, --out has the file's columns and the predicted label.",
-        _PATHS,
-    ),
-    "evaluate": (_PATHS,),
-}
-
-
 #: An option that some forms of data have: its name with underscores, as functions take it, the forms, whether these
 #: need it, and what `add_argument` takes.
 Option = tuple[str, list[str], bool, dict[str, Any]]
@@ -200,12 +169,6 @@ _OPTIONS = {
 }  # fmt: skip
 
 
-def examples(command: str) -> str:
-    """What --help shows below "example:"."""
-    lines = [f"\n  potentia {command} {line}" for line in _EXAMPLES[command].split("; ")]
-    return "".join(lines) + "\n\n" + "\n".join(fill(text, 110) for text in _NOTES[command])
-
-
 def add_options(command: str, parser: argparse.ArgumentParser) -> None:
     """The options of the command in groups: those of all forms, then of each."""
     if command != "train":
@@ -285,7 +248,22 @@ def _columns(name: str, text: str) -> list[str]:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train on your own data and save all that prediction needs in one file."""
+    """Train on your own data and save all that prediction needs in one file.
+
+    example:
+      potentia train --images photos --masks masks --out model
+      potentia train --table data.csv --labels a,b,c --out model
+      potentia train --sequences train.tsv --out model
+
+    Images and masks of one name (a.tif, a.png or a_mask.png) belong together; masks are PNG or TIFF. Every value
+    in the masks is a class unless --void or a --palette says otherwise.
+    In tables, numeric columns are standardised; other columns, and those that --categorical names, are one-hot
+    encoded, and those that --text names hashed by words and pairs of words. A missing number is replaced by the
+    mean (with an indicator column if several are missing), a missing text has no indicator; missing are empty
+    cells, ?, NA, N/A, NaN, null and none in any case.
+    After Ctrl-C the same command resumes from a checkpoint. Workers of a --cluster need the same paths as the
+    command.
+    """
     from .training import Run
 
     form, source, options = _given(arguments, "train")
@@ -323,7 +301,19 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Predict with a model that `potentia train` saved."""
+    """Predict with a model that `potentia train` saved.
+
+    example:
+      potentia predict model --images photos --out predicted
+      potentia predict model --table data.csv --out predicted.csv
+      potentia predict model --sequences test.tsv --out predicted.tsv
+
+    For images, --out is a folder with label maps in the masks' own values (labels/), images with the classes'
+    contours over them (overlays/), the classes (classes.csv) and, if requested, marginals/.
+    For tables, --out is a CSV or Parquet file of the label columns.
+    For sequences, --out has the file's columns and the predicted label.
+    Workers of a --cluster need the same paths as the command.
+    """
     form, source, options = _given(arguments, "predict")
     if arguments.out.exists() and arguments.model.exists() and arguments.out.samefile(arguments.model):
         raise PotentiaError(f"{arguments.out} is the model itself; --out needs another name.")
@@ -334,7 +324,15 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Compare a saved model's predictions with the truth."""
+    """Compare a saved model's predictions with the truth.
+
+    example:
+      potentia evaluate model --images photos --masks masks
+      potentia evaluate model --table data.csv
+      potentia evaluate model --sequences test.tsv
+
+    Workers of a --cluster need the same paths as the command.
+    """
     begun, folder = time.perf_counter(), arguments.model.is_dir()
     facts, tables, source, digests, seen = (_compare_folder if folder else _evaluate)(arguments)
     shown = facts.pop("shown", ())

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         upsample_marginals as upsample_marginals,
     )  # fmt: skip
     from .image import (
-        image_example as image_example, image_examples as image_examples, superpixel_edges as superpixel_edges,
+        image_example as image_example, superpixel_edges as superpixel_edges,
         superpixel_example as superpixel_example, superpixel_features as superpixel_features,
         superpixel_labels as superpixel_labels, superpixels as superpixels,
     )  # fmt: skip
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "colour": ("bilateral", "reduce_labels", "resize", "upsample_marginals"),
     "image": (
-        "image_example", "image_examples", "superpixel_edges", "superpixel_example", "superpixel_features",
+        "image_example", "superpixel_edges", "superpixel_example", "superpixel_features",
         "superpixel_labels", "superpixels",
     ),
     "pixels": (

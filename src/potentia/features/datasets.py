@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -84,45 +83,4 @@ def _overlapping(rng: np.random.Generator, upper: np.ndarray, gap: float) -> Flo
     return np.stack([np.ones_like(phi), phi], axis=1)
 
 
-@dataclass(frozen=True, eq=False)
-class LabelledImage:
-    """An image and its classes.
-
-    Attributes:
-        name: the image's name in its set.
-        image: (h, w, 3) uint8, RGB.
-        labels: (h, w) int8 classes, -1 where unknown.
-    """
-
-    name: str
-    image: np.ndarray
-    labels: np.ndarray
-
-    def __post_init__(self) -> None:
-        if self.image.ndim != 3 or self.image.shape[2] != 3:
-            raise PotentiaError(f"{self.name}: image has shape {self.image.shape}, not (h, w, 3).")
-        if self.labels.shape != self.image.shape[:2]:
-            raise PotentiaError(
-                f"{self.name}: labels has shape {self.labels.shape}, but the image is {self.image.shape[:2]}."
-            )
-
-    def __repr__(self) -> str:
-        return f"LabelledImage({self.name!r}, {self.labels.shape[0]} x {self.labels.shape[1]})"
-
-
-__all__ = ["LabelledImage", "conll", "data_folder", "denoising"]
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name):
-        """Readers of the papers' sets, which come with the studies."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            from potentia_studies import public_sets
-        except ModuleNotFoundError:
-            raise AttributeError(
-                f"{name} is not here; readers of the papers' sets need the studies of a clone."
-            ) from None
-        return getattr(public_sets, name)
+__all__ = ["conll", "data_folder", "denoising"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,6 @@ from ..base.types import (
 )
 from ..graph.structure import Graph
 from .colour import Stack, as_channels, as_rgb, check_label_map, reduce_labels, resize
-from .datasets import LabelledImage
 from .example import Example
 from .pixels import edge_features, pixel_features
 
@@ -144,22 +143,6 @@ def image_example(
         kind: parts[0] if len(parts) == 1 else np.hstack(parts) for kind, parts in (("node", nodes), ("edge", pairs))
     }
     return Example(grid, features, _small_labels(labels, small, n_states), name=name)
-
-
-def image_examples(images: Iterable[LabelledImage], *, n_states: int, **options: Any) -> list[Example]:
-    """`image_example` of every image with the same options; images of one size share one graph."""
-    grids: dict[tuple[int, int], Graph] = {}
-    examples = []
-    if not np.iterable(images):
-        raise PotentiaError(f"images must be a list of LabelledImage, not a {type(images).__name__}.")
-    for number, labelled in enumerate(images):
-        check_type(f"images[{number}]", labelled, LabelledImage)
-        small = reduced_size(labelled.labels.shape, options.get("reduce", 1.0))
-        if small not in grids:
-            grids[small] = Graph.grid(small, n_states=n_states)
-        options |= {"graph": grids[small], "name": labelled.name}
-        examples.append(image_example(labelled.image, labelled.labels, n_states=n_states, **options))
-    return examples
 
 
 def reduced_size(size: Sequence[int], reduce: float) -> tuple[int, int]:

@@ -225,67 +225,6 @@ def _keep(y, total, labels, loss):
     return loss[k - 1]
 
 
-@njit(allocates=True, **SUMS)
-def exact_marginals(links, base, first, last, out):
-    """out[row, i] = P(y_i = +1) of the sigmoid network prod_i 1 / (1 + exp(-z_i)), by a walk over all labellings."""
-    K = base.shape[1]
-    y, mass, up, second = np.empty(K), np.ones(K + 1), np.empty(K), np.empty(K, dtype=np.bool_)
-    for row in range(first, last):
-        for i in range(K):
-            out[row, i] = 0.0
-        i, down = 0, True
-        while i >= 0:
-            if i == K:
-                i, down = i - 1, False
-            elif down:
-                up[i] = _logistic(_score(links, base, row, i, y))
-                y[i], second[i] = 1.0, False
-                mass[i + 1] = mass[i] * up[i]
-                out[row, i] += mass[i + 1]
-                i += 1
-            elif second[i]:
-                i -= 1
-            else:
-                y[i], second[i] = -1.0, True
-                mass[i + 1] = mass[i] * (1.0 - up[i])
-                i, down = i + 1, True
-
-
-@njit(allocates=True, **SUMS)
-def sampled_marginals(links, base, first, last, samples, seed, mean, square):
-    """Means over ancestral samples of P(y_i = +1 | the sampled labels before i), and of its square.
-
-    Row r draws from its own stream, so results do not depend on how rows are shared out.
-    """
-    K = base.shape[1]
-    y = np.empty(K)
-    for row in range(first, last):
-        state = np.uint64(seed) + np.uint64(row) * np.uint64(0xD1342543DE82EF95)
-        for i in range(K):
-            mean[row, i], square[row, i] = 0.0, 0.0
-        for _ in range(samples):
-            for i in range(K):
-                up = _logistic(_score(links, base, row, i, y))
-                mean[row, i] += up / samples
-                square[row, i] += up * up / samples
-                state += np.uint64(0x9E3779B97F4A7C15)
-                y[i] = 1.0 if _uniform(state) < up else -1.0
-
-
-@njit(inline="always", **SUMS)
-def _uniform(state):
-    """A number in [0, 1) from a counter, its bits mixed [splitmix64]."""
-    x = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.float64((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
-
-
-@njit(inline="always", **SUMS)
-def _logistic(g):
-    """1 / (1 + exp(-g)) without overflow."""
-    return 1.0 / (1.0 + exp(min(-g, 700.0)))
-
-
 #: Losses closer than this are equal; then the larger sum of z decides.
 _TIE = 1e-12
 
@@ -414,15 +353,15 @@ def improve_rows(cliques, v, scores, rules, clamp, first, last, labels, loss):
 
 
 @njit(allocates=True, **KERNEL)
-def flip_costs(cliques, v, scores, first, last, labels, cost, hinge):
-    """cost (n, K): what turning each label alone adds to the loss (hinge), or takes from sum_i z_i / 2."""
+def flip_costs(cliques, v, scores, first, last, labels, cost):
+    """cost (n, K): what turning each label alone adds to the loss."""
     K = scores.shape[1]
     y, z = np.empty(K), np.empty(K)
     for row in range(first, last):
         y[:] = labels[row]
         start(cliques, v, scores[row], y, z)
-        now = loss_of(z) if hinge else -z.sum() / 2.0
+        now = loss_of(z)
         for i in range(K):
             flip(cliques, v, scores[row], i, y, z)
-            cost[row, i] = (loss_of(z) if hinge else -z.sum() / 2.0) - now
+            cost[row, i] = loss_of(z) - now
             flip(cliques, v, scores[row], i, y, z)

@@ -155,7 +155,7 @@ class LMBM(MarginClassifier):
         signs = find_labelling(self._machine, scores, self.decode).labels
         # a tie keeps the sign of the labelling found
         cost = np.empty(scores.shape)
-        over_rows(flip_costs, self._machine, scores, signs, cost, True)
+        over_rows(flip_costs, self._machine, scores, signs, cost)
         return lone_score(signs * np.maximum(cost, np.finfo(float).tiny))
 
     def search(self, X: Any, decode: Decode | None = None) -> Decoded:

@@ -128,16 +128,6 @@ class DirectedNetwork(NamedTuple):
         more = np.clip(other - optimum.loss, np.finfo(float).tiny, _CERTAIN)
         return self._unplaced(best * more)
 
-    def marginals(self, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
-        """P(y_i = +1) (n, K) and standard errors: by a walk over all labellings (samples 0) or from samples."""
-        placed, mean, square = self._placed(base), np.empty(base.shape), np.zeros(base.shape)
-        if samples == 0:
-            self._over_rows(kernel.exact_marginals, placed, mean)
-            return self._unplaced(mean), square
-        self._over_rows(kernel.sampled_marginals, placed, samples, seed, mean, square)
-        error = np.sqrt(np.maximum(square - mean**2, 0.0) / samples)
-        return self._unplaced(mean), self._unplaced(error)
-
     def couplings(self) -> Floats:
         """(K, K) in label order: the weight of label j in the score of label i."""
         by_label = np.zeros(self.links.coupling.shape)
