@@ -156,14 +156,16 @@ def label_probabilities(
     base = model._base(model._checked(X))
     samples = 0 if base.shape[1] <= exact_up_to else samples
     values, error = (
-        _sampled(model.network_, base, samples, random_state) if samples else _enumerated(model.network_, base)
+        sampled_marginals(model.network_, base, samples, random_state)
+        if samples
+        else enumerated_marginals(model.network_, base)
     )
     p = model._coding.beside_constant(values, model._coding.probabilities)
     errors = model._coding.beside_constant(error, np.zeros(model.n_labels_))
     return Probabilities(p, samples == 0, samples, errors)
 
 
-def _enumerated(network: DirectedNetwork, base: Floats) -> tuple[Floats, Floats]:
+def enumerated_marginals(network: DirectedNetwork, base: Floats) -> tuple[Floats, Floats]:
     """P(y_i = +1) (n, K) by the sum over all labellings, and errors of 0."""
     values = np.zeros(base.shape)
     for signs in product((-1.0, 1.0), repeat=base.shape[1]):
@@ -172,7 +174,7 @@ def _enumerated(network: DirectedNetwork, base: Floats) -> tuple[Floats, Floats]
     return values, np.zeros(base.shape)
 
 
-def _sampled(network: DirectedNetwork, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
+def sampled_marginals(network: DirectedNetwork, base: Floats, samples: int, seed: int) -> tuple[Floats, Floats]:
     """Means of P(y_i = +1 | the sampled labels before i) (n, K), and their standard errors."""
     links, rng = network.links, np.random.default_rng(seed)
     y, values, error = np.zeros((len(base), samples, base.shape[1])), np.empty(base.shape), np.empty(base.shape)

@@ -492,7 +492,7 @@ def tables(rows: Rows) -> list[Table]:
         Column("chain", "chain_tokens_per_second", rate),
     ]  # fmt: skip
     return [
-        Table("grobid's fields, ten folds", fields, _joined(part_rows(rows, "grobid"))),
+        Table("grobid's fields", fields, _joined(part_rows(rows, "grobid"))),
         Table("Addresses (usaddress)", errors, part_rows(rows, "usaddress")),
         Table("References (AnyStyle: core to gold)", errors, part_rows(rows, "anystyle")),
         Table("One sentence of 20 tokens, loading, and many sentences", calls, part_rows(rows, "calls")),
@@ -502,7 +502,11 @@ def tables(rows: Rows) -> list[Table]:
 
 
 #: Cells of the same parts that have no rows yet; move them to the study to run them.
-LONG = [*grid(part=("job",), data=("potentia", "CRFsuite"))]
+LONG = [
+    *grid(part=("job",), data=("potentia", "CRFsuite")),
+    *grid(part=("grobid",), data=("affiliation-address",), features=("template",), fold=range(6, FOLDS)),
+    *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2, FOLDS)),
+]
 
 STUDY = Study(
     "parsers",
@@ -511,8 +515,9 @@ STUDY = Study(
         *grid(part=("anystyle",), data=("core to gold",)),
         *grid(part=("calls",), data=("CoNLL-2000",)),
         *grid(part=("segments",), data=("WNUT-17", "CoNLL-2000"), sentences=(2000,)),
-        *grid(part=("grobid",), data=GROBID, features=("template",), fold=range(FOLDS)),
-        *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(FOLDS)),
+        *grid(part=("grobid",), data=("date", "name-citation"), features=("template",), fold=range(FOLDS)),
+        *grid(part=("grobid",), data=("affiliation-address",), features=("template",), fold=range(6)),
+        *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2)),
     ],
     grid(part=("grobid",), data=("date",), features=("template",), fold=(0,)),
     run,

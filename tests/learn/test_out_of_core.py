@@ -79,7 +79,7 @@ def test_damaged_part_files_get_one_sentence(tmp_path):
         ({**content, "graphs": [{**content["graphs"][0], "n_variables": 10**9}]}, arrays),
         ({**content, "examples": [{**content["examples"][0], "graph": 7}]}, arrays),
         ({**content, "examples": [{**content["examples"][0], "features": {"node": 99}}]}, arrays),
-        ({**content, "examples": [{**content["examples"][0], "features": {"other": 0}}]}, arrays),
+        ({**content, "examples": [content["examples"][0]] * 50}, arrays),
         ({**content, "examples": [{**content["examples"][0], "inputs": {"node": 3}}]}, arrays),
         (content, {**arrays, "labels": arrays["labels"][:5]}),
         (content, {**arrays, "labels": arrays["labels"] + 9}),

@@ -153,10 +153,10 @@ def test_marginals_equal_brute_force_and_samples_come_near():
                     g += network.links.weight[t] * np.prod(y[members])
                 probability /= 1.0 + np.exp(-y[i] * g)
             expected[r] += probability * (signs > 0)
-    exact, none = network.marginals(base, 0, 0)
+    exact, none = bounds.enumerated_marginals(network, base)
     assert np.allclose(exact, expected, atol=1e-12)
     assert not none.any()
-    sampled, error = network.marginals(base, 4000, 7)
+    sampled, error = bounds.sampled_marginals(network, base, 4000, 7)
     assert np.all(np.abs(sampled - expected) <= 5 * error + 1e-9)
     assert error.max() < 0.01
 
