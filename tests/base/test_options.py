@@ -154,6 +154,11 @@ EXAMPLE = pt.Example(GRAPH, {"node": np.ones((4, 1))}, [0, 1, 0, 1])
         (lambda: PLACES.mark([3]), r"words\[0\] must be a text, not 3"),
         (lambda: pt.multilabel.indicators_to_labels(GRAPH, 3), "indicators must be a Mapping, not 3"),
         (lambda: pt.multilabel.indicators_to_labels(GRAPH, {"node": None}), "indicators of kind 'node' do not fit"),
+        (
+            lambda: pt.multilabel.indicators_to_labels(GRAPH, {"node": np.array(2)}),
+            "indicators of kind 'node' do not fit",
+        ),
+        (lambda: pt.TRW().infer(pt.Graph([2, 3, 2], {"edge": [[0, 1], [1, 2]]}), {"edge": np.array(2.0)}), "2 tables"),
         (lambda: pt.multilabel.indicators_to_labels(3, {}), "graph must be a Graph, not 3"),
         (lambda: pt.Graph.grid(IMAGE, n_states=2), r"shape must be the sides .* of shape \(9, 8, 3\)"),
         (lambda: pt.TRW(iterations=IMAGE).infer(GRAPH, THETA), "iterations must be a whole number"),

@@ -200,6 +200,14 @@ def finite_array(values: ArrayLike, name: str) -> NDArray[Any]:
     return given
 
 
+def length(value: Any) -> int | None:
+    """The number of items; None of what has none, such as numbers, generators and arrays without axes."""
+    try:
+        return len(value)
+    except TypeError:
+        return None
+
+
 def check_count(name: str, value: object, least: int = 0, *, optional: bool = False) -> None:
     """A whole number of at least `least`, and small enough for kernels; or None if that is `optional`."""
     if optional and value is None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.types import Bools, Ints, PotentiaError, check_choice, shown, texts_of
+from ..base.types import Bools, Ints, PotentiaError, check_choice, length, shown, texts_of
 
 #: The mark of a tag, such as B, and the type of its span.
 _Tag = tuple[str, str]
@@ -182,7 +182,7 @@ def count_tags(truth: Labels, predicted: Labels, scheme: str | None = None) -> T
     """Tokens and spans of sequences that are right, true and predicted."""
     check_choice("scheme", scheme, SCHEMES, "None")
     for name, given in (("truth", truth), ("predicted", predicted)):
-        if not np.iterable(given) or not hasattr(given, "__len__"):
+        if not np.iterable(given) or length(given) is None:
             raise PotentiaError(f"{name} must be a list of sequences of labels, not {shown(given)}.")
     if len(truth) != len(predicted):
         raise PotentiaError(f"truth has {len(truth)} sequences, but predicted has {len(predicted)}.")

@@ -17,6 +17,7 @@ from ..base.types import (
     Ints,
     PotentiaError,
     check_type,
+    length,
     plain_array,
     real_numbers,
     warn_caller,
@@ -378,7 +379,7 @@ def _flatten(graph: Graph, kind: str, value: Any) -> tuple[Floats, Ints]:
         raise PotentiaError(
             f"theta[{kind!r}] has shape {table.shape}; expected {(n, *one)}, or {one} for a shared table."
         )
-    if not hasattr(value, "__len__"):
+    if length(value) is None:
         raise PotentiaError(f"theta[{kind!r}] must be a list of {n} tables, not {value!r}.")
     tables = list(value)
     if len(tables) != n:
@@ -538,7 +539,7 @@ def indicators_to_labels(graph: Graph, indicators: Mapping[str, ArrayLike]) -> I
     votes = np.zeros((graph.n_variables, int(graph.n_states.max())))
     for kind, tables in indicators.items():
         scope = graph.scopes.get(kind)
-        if scope is None or not hasattr(tables, "__len__") or len(tables) != len(scope):
+        if scope is None or length(tables) != len(scope):
             raise PotentiaError(f"indicators of kind {kind!r} do not fit the graph's regions.")
         shapes = graph.table_shapes(kind)
         name = f"indicators[{kind!r}]"

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from ..base.resources import thread_count
-from ..base.types import Floats, PotentiaError, check_choice, check_count, check_number
+from ..base.types import Floats, PotentiaError, check_choice, check_count, check_number, length
 from ..conformal import THRESHOLDS, missed_shares, risk_threshold
 from ..features.attributes import Choices, Label, check_label_type, check_lengths, check_sequences, encode_choices
 from ..features.parts import Parts, Sequences, Source
@@ -258,7 +258,7 @@ def _held(X: Iterable[Any]) -> list[Source]:
     """Sequences in memory, cut into parts."""
     check_sequences(X)
     kept = [list(sequence) if isinstance(sequence, Iterator) else sequence for sequence in X]
-    cuts = cut_lengths([len(sequence) if hasattr(sequence, "__len__") else 1 for sequence in kept])
+    cuts = cut_lengths([1 if length(sequence) is None else len(sequence) for sequence in kept])
     return [HeldSequences(Sequences(kept[a:b], first=a)) for a, b in cuts]
 
 

@@ -29,6 +29,7 @@ from ..base.types import (
     check_flag,
     check_function,
     check_type,
+    length,
     prefixed,
     shown,
     warn_caller,
@@ -521,8 +522,8 @@ def _observing(examples: Examples, observed: Any) -> list[Example]:
     """The examples with the given labels, for predictions that are conditioned on them."""
     if isinstance(examples, Parts):
         raise PotentiaError("examples in parts have their own labels: give observed=True.")
-    if not hasattr(observed, "__len__") or len(observed) != len(examples):
-        found = f"{len(observed)}" if hasattr(observed, "__len__") else f"one {type(observed).__name__}"
+    if (given := length(observed)) != len(examples):
+        found = f"one {type(observed).__name__}" if given is None else str(given)
         raise PotentiaError(f"observed must have an array of labels for each of {len(examples)} examples, not {found}.")
     relabelled = []
     for number, (example, labels) in enumerate(zip(examples, observed, strict=True)):
