@@ -3,6 +3,7 @@
 import multiprocessing
 import warnings
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,30 @@ def test_a_labelling_of_another_region_is_refused(tmp_path):
     rewrite(path, damage)
     with pytest.raises(pt.PotentiaError, match="labellings are not those of the examples"):
         fit(pt.MaxMargin(iterations=4, inference=pt.Exact()), path)
+
+
+@pytest.mark.parametrize(
+    ("learner", "key"),
+    [
+        (pt.MaxMargin(iterations=2, inference=pt.Exact()), "gap"),
+        (pt.MaxMargin(iterations=2, inference=pt.Exact(), solver="one_slack"), "gap"),
+        (pt.MarginalRisk(iterations=2), "examples"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+@pytest.mark.parametrize("wrong", [None, "text"])
+def test_rows_of_a_history_have_what_convergence_is_judged_by(learner, key, wrong, tmp_path):
+    path = tmp_path / "state"
+    fit(learner, path)
+
+    def damage(content, arrays):
+        for row in content["history"]:
+            del row[key]
+            row.update({} if wrong is None else {key: wrong})
+
+    rewrite(path, damage)
+    with pytest.raises(pt.PotentiaError, match=r"damaged .* delete it|a fit in other stages"):
+        fit(replace(learner, iterations=4), path)
 
 
 @pytest.mark.parametrize("label", [-1, 2, 2**40])

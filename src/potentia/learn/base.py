@@ -371,7 +371,9 @@ def _resumed(
             state = learner.init(data, _loaded(saved["potentials"], potentials))
             history = tuple(saved["history"])
             loaded = replace(state, arrays=saved["arrays"], parts=saved["parts"], history=history)
-            return learner.resume(data, state, loaded) if history else state
+            state = learner.resume(data, state, loaded) if history else state
+            learner.done(state)  # which reads what the history must have
+            return state
     except PotentiaError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
