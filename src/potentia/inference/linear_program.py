@@ -61,12 +61,12 @@ class LinearProgram(Inference):
             return tables.fold(self.run(tables.scores, None))
         theta = own_tables(scores)
         matrix, right = constraints(scores.regions, scores.graph.links("containment"))
-        mu, iterations = self._solve(theta, matrix, right)
+        mu, least, iterations = self._solve(theta, matrix, right)
         begin = np.cumsum(scores.regions.size) - scores.regions.size
         converged = mu is not None
         if mu is None:
             mu = _apart(theta, begin)
-        value = float(theta[mu > 0] @ mu[mu > 0])
+        value = max(float(theta[mu > 0] @ mu[mu > 0]), least)
         singles = all_singles(scores, mu, begin)
         value, bound = self._certify(scores, singles, value) if converged else (value, "upper")
         residual = float(np.abs(matrix @ mu - right).max())
@@ -75,14 +75,19 @@ class LinearProgram(Inference):
             converged=converged, best=best_labelling,
         )  # fmt: skip
 
-    def _solve(self, theta: Floats, matrix: Any, right: Floats) -> tuple[Floats | None, int]:
-        """The optimum, None at the iteration limit, and the iterations; refuses where no point exists."""
+    def _solve(self, theta: Floats, matrix: Any, right: Floats) -> tuple[Floats | None, float, int]:
+        """The optimum, None at the iteration limit, its bound by the multipliers, and the iterations.
+
+        The optimum may be below the maximum by the solver's tolerance; the bound holds for any multipliers. Refuses
+        where no point exists.
+        """
         from scipy.optimize import linprog
 
         allowed = np.isfinite(theta)
         cost = np.where(allowed, theta, 0.0)
         # the solver's tolerances are absolute: bring all scores to one scale
-        cost *= -1e3 / max(float(np.abs(cost).max()), 1e-300)
+        scale = 1e3 / max(float(np.abs(cost).max()), 1e-300)
+        cost *= -scale
         box = np.stack([np.zeros(len(theta)), allowed.astype(np.float64)], axis=1)
         options = {} if self.iterations is None else {"maxiter": self.iterations}
         solution = linprog(cost, A_eq=matrix, b_eq=right, bounds=box, method=self.method, options=options)
@@ -91,8 +96,12 @@ class LinearProgram(Inference):
             raise InfeasibleError("every labelling is forbidden: no marginals avoid the -inf scores.")
         if solution.status > 1:
             raise PotentiaError(f"the LP solver failed: {solution.message}.")
-        mu = None if solution.status else np.where(allowed, np.clip(solution.x, 0.0, 1.0), 0.0)
-        return mu, int(solution.nit)
+        if solution.status:
+            return None, -np.inf, int(solution.nit)
+        multipliers = solution.eqlin.marginals
+        free = np.minimum(cost - matrix.T @ multipliers, 0.0)[allowed].sum()
+        mu = np.where(allowed, np.clip(solution.x, 0.0, 1.0), 0.0)
+        return mu, float(-(right @ multipliers + free) / scale), int(solution.nit)
 
     def _certify(self, scores: Scores, singles: Floats, value: float) -> tuple[float, str]:
         """Value and bound: the exact score of the labelling where the optimum is one.
