@@ -47,3 +47,5 @@ def test_what_does_not_fit_is_refused():
             pt.refine(given, probabilities)
     with pytest.raises(pt.PotentiaError, match="sd_colour"):
         pt.refine(image, noisy, sd_colour=0)
+    with pytest.raises(pt.PotentiaError, match="sd_position"):
+        pt.refine(image, noisy, sd_position=0)

@@ -33,6 +33,12 @@ def test_large_messages_that_move_are_not_called_converged():
     assert list(check.faults(model, method)) == []
 
 
+def test_an_optimum_within_the_solvers_tolerance_is_no_bound():
+    """A linear program whose optimum lies 8e-11 below the maximum: its value must be the bound of the multipliers."""
+    model = check.random_model(np.random.default_rng([5, 3514]))
+    assert list(check.faults(model, pt.LinearProgram())) == []
+
+
 def test_models_have_every_form_of_tables():
     drawn = []
     for number in range(200):

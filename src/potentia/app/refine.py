@@ -70,10 +70,11 @@ def refine(
     n_classes = given.shape[2] if given.ndim == 3 else 2
     node = np.asarray(log_probabilities(given, n_classes, size), dtype=float).reshape(-1, n_classes)
     span = float(np.ptp(finite_array(pixels, "image"))) or 1.0
+    far = max(size) / 10 if sd_position is None else sd_position
     theta = {
         "node": node,
         "smooth": DenseGaussian(bilateral(pixels, 3.0), smooth),
-        "appearance": DenseGaussian(bilateral(pixels / span, sd_position or max(size) / 10, sd_colour), appearance),
+        "appearance": DenseGaussian(bilateral(pixels / span, far, sd_colour), appearance),
     }
     graph = Graph(np.full(len(node), n_classes), {"node": np.arange(len(node))[:, None]})
     q = MeanField(iterations=iterations, tol=0.0).infer(graph, theta).variable_marginals.reshape(*size, n_classes)
