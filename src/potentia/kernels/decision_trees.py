@@ -11,7 +11,6 @@ import numpy as np
 
 from .linear_losses import LANE_SUMS, LANES, softmax_lanes
 from .machine.jit import njit
-from .machine.simd import prefetch
 from .vecmath import KERNEL
 
 #: Codes are bytes.
@@ -19,8 +18,6 @@ MAX_BINS = 256
 #: Statistics are padded to a multiple of this, so that adding one row to a bin is whole vector instructions.
 PAD = 4
 _BLOCK = 256
-#: How many rows before its turn a row of a large node is asked from memory.
-_AHEAD = 16
 
 
 @njit(**KERNEL)
@@ -63,12 +60,8 @@ def histogram(codes, statistics, bin_ptr, first, last, rows, sums):
     """sums (bins of all features, P) = statistics added up per bin, for features first:last and the given rows."""
     sums[bin_ptr[first] : bin_ptr[last]] = 0.0
     n_rows, width = rows.shape[0], statistics.shape[1]
-    flat_codes, flat_statistics = codes.reshape(-1), statistics.reshape(-1)
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(n_rows):
-        ahead = rows[min(i + _AHEAD, n_rows - 1)]
-        prefetch(flat_codes, ahead * codes.shape[1] + first, 1)
-        prefetch(flat_statistics, ahead * width, 1)
         # unsigned indices spare the test for negative ones
         row = np.uint64(rows[i])
         for k in range(0, width, PAD):

@@ -19,7 +19,7 @@ from collections import namedtuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, prefetch, spread8, store8, sum8, transpose8
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, transpose8
 from .machine.team import BARRIER, wait
 from .star_blocks import LOG, PRODUCT, chunk_at, derivatives, product_transposed, slot_of, sum_messages
 from .vecmath import KERNEL, exp
@@ -343,7 +343,6 @@ def flush(start, stop, layout, scores, blocks, ratios, inputs, first, last, out)
         for row in range(layout.slot_ptr[u], layout.slot_ptr[u + 1]):
             for x in range(0, W, CHUNK):
                 here = first * blocks.lam.size + row * L * W + x * L
-                _fetch_factors(ratios, inputs, last - first, here + L * CHUNK, blocks.lam.size, L)
                 _sum_factors(ratios, inputs, last - first, here, blocks.lam.size, L, sums)
                 at = chunk_at(blocks, u, row, x)
                 for k in range(0, L * L * CHUNK, CHUNK):
@@ -387,15 +386,6 @@ def _add_chunk(layout, scores, row, x, side, sums, turned, out):
         own, entries = turned[lane * L * L : (lane + 1) * L * L], out[scores.offset[e] :]
         for k in range(L * L):
             entries[k] += scale * own[k]
-
-
-@njit(inline="always", **KERNEL)
-def _fetch_factors(ratios, inputs, used, here, stride, L):
-    """Prefetch the factors of a chunk: as many short pieces as there are slots, which no hardware foresees."""
-    for i in range(here, here + used * stride, stride):
-        for k in range(i, i + L * CHUNK, CHUNK):
-            prefetch(ratios, k, 1)
-            prefetch(inputs, k, 1)
 
 
 @njit(inline="always", **KERNEL)

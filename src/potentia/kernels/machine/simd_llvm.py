@@ -207,22 +207,6 @@ def transpose8(typingctx, source, at, step, target, to, stride):
     return types.void(source, word, word, target, word, word), codegen
 
 
-@intrinsic(prefer_literal=True)
-def prefetch(typingctx, array, index, level):
-    """Ask for the cache line of array[index] in the first or second cache; a hint, with no effect on results."""
-
-    def codegen(context, builder, signature, args):
-        """The prefetch instruction for this level of the cache."""
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        at = _pointer(context, builder, signature.args[0], args[0], args[1], ir.IntType(8))
-        builder.call(function, [at, word(0), word(4 - level.literal_value), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, level), codegen
-
-
 @intrinsic
 def bits_of(typingctx, x):
     """The bit pattern of a double as a 64-bit integer."""

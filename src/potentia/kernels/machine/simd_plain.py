@@ -96,11 +96,6 @@ def transpose8(source, at, step, target, to, stride):
 
 
 @njit(inner=True, **_OPTIONS)
-def prefetch(array, index, level):
-    """Nothing: a hint has no effect on results."""
-
-
-@njit(inner=True, **_OPTIONS)
 def bits_of(x):
     """The bit pattern of a double as a 64-bit integer."""
     return np.float64(x).view(np.int64)
