@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .schema import Array, Schema, check_state
-from .types import Floats, PotentiaError
+from .types import Bools, Floats, PotentiaError
 
 #: f(point) -> value and gradient; a third item, if any, is what else belongs to the point.
 Objective = Callable[[Floats], tuple[Any, ...]]
@@ -114,7 +114,7 @@ def lbfgs(search: Search, objective: Objective, memory: int | None = None, trial
     if memory is None:
         memory = 20 if search.point.size < _MANY_PARAMETERS else 6
     search = begin(search, objective)._replace(missed=0.0, stopped=False)
-    search = _line_search(search, _direction(search, search.gradient), objective, memory, trials)
+    search = _line_search(search, _direction(search.pairs, search.gradient), objective, memory, trials)
     if search.stopped and search.pairs and not search.diverged:
         # pairs may mislead where curvature changes: try the gradient itself before giving up
         search = _line_search(search._replace(pairs=(), stopped=False), -search.gradient, objective, memory, trials)
@@ -132,18 +132,15 @@ def owlqn(
 
     def penalised(point: Floats) -> tuple[Any, ...]:
         """The value with the l1 penalty, and the gradient without."""
+        penalty = float(np.sum(l1 * np.abs(point)))
         value, *others = objective(point)
-        return value + float(np.sum(l1 * np.abs(point))), *others
+        return value + penalty, *others
 
     search = begin(search, penalised)._replace(missed=0.0, stopped=False)
     slope = least_subgradient(search.point, search.gradient, l1)
     if not slope.any():
         return search._replace(stopped=True)
-    moving, d = np.flatnonzero(slope), np.zeros_like(slope)
-    pairs = ((s[moving], y[moving]) for s, y in search.pairs)
-    own = search._replace(pairs=tuple((s, y) for s, y in pairs if float(s @ y) > _CONVEX * float(y @ y)))
-    d[moving] = _direction(own, slope[moving])
-    search = _orthant_search(search, d, slope, penalised, memory, trials)
+    search = _orthant_search(search, _direction(search.pairs, slope, slope != 0.0), slope, penalised, memory, trials)
     if search.stopped and search.pairs:
         search = _orthant_search(search._replace(pairs=(), stopped=False), -slope, slope, penalised, memory, trials)
     return search
@@ -157,20 +154,29 @@ def _finite(evaluated: tuple[Any, ...]) -> tuple[float, Floats, Any]:
     return float(value), np.asarray(gradient, dtype=np.float64), aux[0] if aux else None
 
 
-def _direction(search: Search, gradient: Floats) -> Floats:
-    """-H gradient by the two-loop recursion."""
-    d = -gradient
-    shares = []
-    for s, y in reversed(search.pairs):
-        share = float(s @ d) / float(s @ y)
-        shares.append(share)
+def _direction(pairs: Sequence[tuple[Floats, Floats]], gradient: Floats, moving: Bools | None = None) -> Floats:
+    """-H gradient by the two-loop recursion, of the entries that are `moving`; zero for others."""
+    chosen: Any = slice(None) if moving is None or moving.all() else np.flatnonzero(moving)
+    d, used, size = -gradient[chosen], list[tuple[tuple[Floats, Floats], float, float]](), 1.0
+    for pair in reversed(pairs):
+        s, y = (part[chosen] for part in pair)  # copies of one pair at a time, if any
+        curvature = float(s @ y)
+        if moving is not None and not curvature > _CONVEX * float(y @ y):
+            continue
+        if not used:
+            size = curvature / float(y @ y)
+        share = float(s @ d) / curvature
+        used.append((pair, share, curvature))
         d -= share * y
-    if search.pairs:
-        s, y = search.pairs[-1]
-        d *= float(s @ y) / float(y @ y)
-    for (s, y), share in zip(search.pairs, reversed(shares), strict=True):
-        d += (share - float(y @ d) / float(s @ y)) * s
-    return d
+    d *= size
+    for pair, share, curvature in reversed(used):
+        s, y = (part[chosen] for part in pair)
+        d += (share - float(y @ d) / curvature) * s
+    if len(d) == len(gradient):
+        return d
+    whole = np.zeros_like(gradient)
+    whole[chosen] = d
+    return whole
 
 
 def _line_search(search: Search, d: Floats, objective: Objective, memory: int, trials: int) -> Search:
@@ -183,7 +189,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int, t
     low, high = _Trial(0.0, search.value, slope), None
     for _ in range(trials):
         point = search.point + length * d
-        if not np.abs(point).max(initial=0.0) <= DIVERGED:
+        if not max(point.max(initial=0.0), -point.min(initial=0.0)) <= DIVERGED:
             return search._replace(stopped=True, diverged=True)
         value, gradient, aux = _finite(objective(point))
         trial = _Trial(length, value, float(gradient @ d))
@@ -191,7 +197,7 @@ def _line_search(search: Search, d: Floats, objective: Objective, memory: int, t
         search = _note_missed(search, -length * slope, value)
         if not too_far and abs(trial.slope) <= -_CURVATURE * slope:
             return _accept(search, point, value, gradient, aux, memory)
-        del aux  # what belongs to this point may be large
+        del point, gradient, aux  # which may be large
         low, high = _bracket(low, high, trial, too_far)
         if high is not None and abs(high.length - low.length) <= 1e-14 * max(low.length, high.length):
             break
@@ -229,24 +235,23 @@ def least_subgradient(point: Floats, gradient: Floats, l1: float | Floats) -> Fl
 
 def _orthant_search(search: Search, d: Floats, slope: Floats, objective: Objective, memory: int, trials: int) -> Search:
     """Shorten a step along d, within the orthant that the point and the slope point to, until the value falls."""
-    d = np.where(d * slope < 0.0, d, 0.0)
+    d[~(d * slope < 0.0)] = 0.0
     size = float(np.sqrt(d @ d))
     if not 0.0 < size < np.inf:
         return search._replace(stopped=True)
-    orthant = np.where(search.point != 0.0, np.sign(search.point), -np.sign(slope))
     length = 1.0 if search.pairs else search.reach / size
     for _ in range(trials):
         point = search.point + length * d
-        point[point * orthant <= 0.0] = 0.0
-        value, gradient, aux = _finite(objective(point))
+        point[point * np.sign(np.where(search.point != 0.0, search.point, -slope)) <= 0.0] = 0.0
         promised = -float(slope @ (point - search.point))
+        value, gradient, aux = _finite(objective(point))
         if promised > 0.0:
             search = _note_missed(search, promised, value)
         if value <= search.value - _DECREASE * promised:
             if not value < search.value:
                 break
             return _accept(search, point, value, gradient, aux, memory)
-        del aux
+        del point, gradient, aux
         length *= 0.5
     return search._replace(stopped=True)
 

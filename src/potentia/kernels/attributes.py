@@ -1,7 +1,7 @@
 """Chains whose scores are sums of weights of attributes: log-likelihood with gradient, marginals and best labels.
 
-An attribute that was seen with many labels has a row of weights for all of them, padded to whole vectors; one that was
-seen with few has a slot per label. Rows and slots lie in one flat vector, and so do their gradients.
+An attribute that was seen with many labels has a row of weights for all of them; one that was seen with few has a slot
+per label. Rows and slots lie in one flat vector, and so do their gradients.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class WeightLayout(NamedTuple):
     """Where the weights of attributes are.
 
     Attributes:
-        n_rows: attributes below this number have rows, of `width` weights each, from the beginning of the vector.
-        width: labels rounded up to whole vectors.
+        n_rows: attributes below this number have rows, of `stride` weights each, from the beginning of the vector.
+        stride: labels. What follows a row is read with its last ones, and has no effect.
+        width: labels rounded up to whole vectors, as rows of scores have them.
         slot_ptr: where in the vector the slots of the other attributes begin.
         slot_label: label of each slot; slot k of the vector is entry k - slot_ptr[0].
         pair_ptr: where in the vector the weights of an attribute with pairs of labels begin; empty if none has any.
@@ -47,6 +48,7 @@ class WeightLayout(NamedTuple):
     """
 
     n_rows: int
+    stride: int
     width: int
     slot_ptr: Any
     slot_label: Any
@@ -128,7 +130,7 @@ def renumber(tokens, number, kept):
 @njit(inline="always", inner=True, **KERNEL)
 def score_token(tokens, layout, flat, t, u, at):
     """u[at:] += scores of token t."""
-    P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
+    P, S, begin, end = layout.width, layout.stride, tokens.item_ptr[t], tokens.item_ptr[t + 1]
     unit, middle = tokens.value.size == 0, begin
     while middle < end and tokens.attribute[middle] < layout.n_rows:
         middle += 1
@@ -136,13 +138,13 @@ def score_token(tokens, layout, flat, t, u, at):
         s, r = load8(u, at + c), spread8(0.0)
         if unit:
             for j in range(begin, middle - 1, 2):
-                s = add8(s, load8(flat, np.int64(tokens.attribute[j]) * P + c))
-                r = add8(r, load8(flat, np.int64(tokens.attribute[j + 1]) * P + c))
+                s = add8(s, load8(flat, np.int64(tokens.attribute[j]) * S + c))
+                r = add8(r, load8(flat, np.int64(tokens.attribute[j + 1]) * S + c))
             if (middle - begin) % 2 == 1:
-                s = add8(s, load8(flat, np.int64(tokens.attribute[middle - 1]) * P + c))
+                s = add8(s, load8(flat, np.int64(tokens.attribute[middle - 1]) * S + c))
         else:
             for j in range(begin, middle):
-                row = load8(flat, np.int64(tokens.attribute[j]) * P + c)
+                row = load8(flat, np.int64(tokens.attribute[j]) * S + c)
                 s = fma8(spread8(tokens.value[j]), row, s)
         store8(u, at + c, add8(s, r))
     base = layout.slot_ptr[0]
@@ -156,10 +158,10 @@ def score_token(tokens, layout, flat, t, u, at):
 @njit(inline="always", inner=True, **KERNEL)
 def add_token(tokens, layout, flat, t, mu, at):
     """Add mu[at:] of token t to its attributes' weights."""
-    P, begin, end = layout.width, tokens.item_ptr[t], tokens.item_ptr[t + 1]
+    P, S, begin, end = layout.width, layout.stride, tokens.item_ptr[t], tokens.item_ptr[t + 1]
     unit, middle = tokens.value.size == 0, begin
     while middle < end and tokens.attribute[middle] < layout.n_rows:
-        row = np.int64(tokens.attribute[middle]) * P
+        row = np.int64(tokens.attribute[middle]) * S
         if unit:
             for c in range(0, P, CHUNK):
                 store8(flat, row + c, add8(load8(flat, row + c), load8(mu, at + c)))
@@ -280,7 +282,7 @@ def observe(tokens, layout, labels, weight, first, last, d_flat, d_pair):
                         if layout.pair_code[i - layout.pair_ptr[0]] == labels[t - 1] * P + y:
                             d_flat[i] += v
                 if a < layout.n_rows:
-                    d_flat[np.int64(a) * P + y] += v
+                    d_flat[np.int64(a) * layout.stride + y] += v
                     continue
                 for i in range(layout.slot_ptr[a - layout.n_rows], layout.slot_ptr[a - layout.n_rows + 1]):
                     if layout.slot_label[i - base] == y:

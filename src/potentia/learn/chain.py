@@ -103,6 +103,11 @@ class AttributeLabels(NamedTuple):
         return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
 
 
+def _places(features: AttributeLabels, begin: Ints) -> Ints:
+    """Where features are if those of each attribute begin there."""
+    return np.arange(len(features.label)) + np.repeat(begin - features.ptr[:-1], np.diff(features.ptr))
+
+
 @dataclass
 class ChainLayout:
     """A vector of all weights: of attributes (rows, slots, then pairs), of transitions (L, L), of dense columns (D, L).
@@ -110,19 +115,20 @@ class ChainLayout:
     Other models have another table in the place of transitions.
 
     Attributes:
+        features, pair_features: of labels, and of pairs of labels.
         number: the new number of each attribute; those with rows come first.
         kernel: rows and slots as the kernels want them.
         n_labels, n_dense: L and D.
-        place: where in the vector each feature is, those of labels, then those of pairs of labels.
         table: shape of the transitions.
         n_attribute_weights: entries of rows, slots and pairs. size: entries of the vector.
     """
 
-    number: Ints
+    features: AttributeLabels
+    pair_features: AttributeLabels
+    number: Any
     kernel: kernels.WeightLayout
     n_labels: int
     n_dense: int
-    place: Ints
     table: tuple[int, int]
     n_attribute_weights: int
     size: int
@@ -142,30 +148,33 @@ class ChainLayout:
         count = np.diff(features.ptr)
         with_row = count >= _ROW_SHARE * width
         order, n_rows = np.argsort(~with_row, kind="stable"), int(np.count_nonzero(with_row))
-        slot_ptr = n_rows * width + np.concatenate([[0], np.cumsum(count[order][n_rows:])])
-        begin, number = np.empty(len(count), dtype=np.int64), np.empty(len(count), dtype=np.int64)
-        begin[order] = np.concatenate([np.arange(n_rows) * width, slot_ptr[:-1]])
+        number = np.empty(len(count), dtype=np.int32)
         number[order] = np.arange(len(order))
-        in_row = np.repeat(with_row, count)
-        rank = np.arange(len(features.label)) - np.repeat(features.ptr[:-1], count)
-        place = np.repeat(begin, count) + np.where(in_row, features.label, rank)
-        end = int(slot_ptr[-1])
-        slot_label = np.empty(end - n_rows * width, dtype=np.uint16)
-        slot_label[place[~in_row] - n_rows * width] = features.label[~in_row]
-        pair_count = np.diff(pair_features.ptr)
-        pair_ptr = end + np.concatenate([[0], np.cumsum(pair_count[order])])
-        begin[order] = pair_ptr[:-1]
-        rank = np.arange(len(pair_features.label)) - np.repeat(pair_features.ptr[:-1], pair_count)
-        pair_place = np.repeat(begin, pair_count) + rank
+        slot_ptr = n_rows * n_labels + np.concatenate([[0], np.cumsum(count[order][n_rows:])])
+        slot_label = features.label[~np.repeat(with_row, count)]
+        pair_ptr = slot_ptr[-1] + np.concatenate([[0], np.cumsum(np.diff(pair_features.ptr)[order])])
         before, after = np.divmod(pair_features.label.astype(np.int32), n_labels)
-        pair_code = np.empty(len(pair_place), dtype=np.int32)
-        pair_code[pair_place - end] = before * width + after
+        pair_code = np.empty(len(before), dtype=np.int32)
+        pair_code[_places(pair_features, pair_ptr[number]) - pair_ptr[0]] = before * width + after
         kernel = kernels.WeightLayout(
-            n_rows, width, slot_ptr, slot_label, pair_ptr if len(pair_code) else pair_ptr[:0], pair_code
+            n_rows, n_labels, width, slot_ptr, slot_label, pair_ptr if len(pair_code) else pair_ptr[:0], pair_code
         )
-        end += len(pair_code)
+        # what the last row is read with
+        end = int(pair_ptr[-1]) + (width - n_labels if n_rows else 0)
         size = end + table[0] * table[1] + n_labels * n_dense
-        return cls(number, kernel, n_labels, n_dense, np.concatenate([place, pair_place]), table, end, size)
+        return cls(features, pair_features, number, kernel, n_labels, n_dense, table, end, size)
+
+    @property
+    def place(self) -> Ints:
+        """Where in the vector each feature is, those of labels, then those of pairs of labels."""
+        kernel = self.kernel
+        begin = np.concatenate([np.arange(kernel.n_rows) * self.n_labels, kernel.slot_ptr[:-1]])[self.number]
+        places = _places(self.features, begin)
+        in_row = np.repeat(self.number < kernel.n_rows, np.diff(self.features.ptr))
+        places[in_row] = np.repeat(begin, np.diff(self.features.ptr))[in_row] + self.features.label[in_row]
+        if not kernel.pair_ptr.size:
+            return places
+        return np.concatenate([places, _places(self.pair_features, kernel.pair_ptr[self.number])])
 
     def split(self, vector: Any) -> tuple[Any, Any, Any]:
         """Weights of attributes, of transitions (L, L) and of dense columns (D, L), as views."""
@@ -175,7 +184,7 @@ class ChainLayout:
         return vector[:first], pairs, vector[second:].reshape(self.n_dense, self.n_labels)
 
     def join(self, state: Any, pairs: Any, dense: Any, dtype: Any = np.float64) -> Any:
-        """The vector of these weights, `state` in the order of `place`; zero in the padding of rows."""
+        """The vector of these weights, `state` in the order of `place`; zero where no weight is."""
         vector = np.zeros(self.size, dtype=dtype)
         of_attributes, of_pairs, of_dense = self.split(vector)
         of_attributes[self.place] = state
@@ -340,11 +349,12 @@ def log_partition(
     _: Any, state: Mapping[str, Any], vector: Floats, threads: int | None
 ) -> tuple[Any, tuple[float, Floats]]:
     """The sum of log Z of a part's sequences, given what is known of partly labelled ones, and its gradient."""
-    tables, value, gradient = state["layout"].tables(state, vector), 0.0, np.zeros(len(vector))
-    for of_shard, slope in iterate_items(partial(tables.partition, state), state["shards"], thread_count(threads)):
+    value, gradient, partition = 0.0, None, partial(state["layout"].tables(state, vector).partition, state)
+    for of_shard, slope in iterate_items(partition, state["shards"], thread_count(threads)):
         value += of_shard
-        gradient += slope
-    return state, (value, gradient)
+        gradient = slope if gradient is None else np.add(gradient, slope, out=gradient)
+        del slope  # before the next one is made
+    return state, (value, np.zeros(len(vector)) if gradient is None else gradient)
 
 
 def batches_of(_: Any, state: Mapping[str, Any]) -> tuple[Any, list[tuple[int, int, int]]]:
@@ -385,11 +395,11 @@ def curvature_of(tokens: TokenAttributes, dense: Any, weight: Floats, layout: Ch
     per_token = np.repeat(weight, np.diff(ptr))
     sums = np.zeros(len(layout.number))
     kernels.add_squares(tokens, per_token, sums)
-    in_rows, in_slots = kernel.n_rows * kernel.width, int(kernel.slot_ptr[-1])
-    state[:in_rows] = np.repeat(sums[: kernel.n_rows], kernel.width)
+    in_rows, in_slots = int(kernel.slot_ptr[0]), int(kernel.slot_ptr[-1])
+    state[:in_rows] = np.repeat(sums[: kernel.n_rows], kernel.stride)
     state[in_rows:in_slots] = np.repeat(sums[kernel.n_rows :], np.diff(kernel.slot_ptr))
     if kernel.pair_ptr.size:
-        state[in_slots:] = (1.0 / layout.n_labels) * np.repeat(sums, np.diff(kernel.pair_ptr))
+        state[in_slots : kernel.pair_ptr[-1]] = (1.0 / layout.n_labels) * np.repeat(sums, np.diff(kernel.pair_ptr))
     pairs[...] = (1.0 / layout.n_labels) * per_token.sum()
     for a, b, rows in batches(ptr, dense, 0, len(weight)) if dense.size else ():
         of_columns += (per_token[ptr[a] : ptr[b]] @ rows.astype(np.float64) ** 2)[:, None]

@@ -81,17 +81,22 @@ class ChainFit(Learner):
         self.limit, self.tol, self.c2, self.threads = max_iterations, float(delta), float(c2), threads
         self.solver = Solver() if solver is None else solver
         self.window = self.solver.window
-        self.parts, self.features, self.pair_features = parts, features, pair_features
+        self.parts = parts
         self.layout = layout or ChainLayout.of(features, pair_features, len(transitions), n_dense)
         free: Bools = self.layout.join(frozen is None or ~frozen, transitions, True, np.bool_)
         #: Entries of the vector that are no weights, which stay zero, or frozen.
         self.padding: Ints = np.flatnonzero(~free)
         self.states, (observed, curvature) = parts.total(lay_out, states, self.layout)
-        self.observed: Floats = np.where(free, observed, 0.0)
+        self.observed: Floats = observed
+        # in place: vectors may be what most of the memory is for
+        observed[self.padding] = curvature[self.padding] = 0.0
         p = 1.0 / self.layout.n_labels
-        diagonal = 2.0 * self.c2 + _CURVATURE_SHARE * (p * (1.0 - p) * np.where(free, curvature, 0.0))
+        curvature *= p * (1.0 - p)
+        curvature *= _CURVATURE_SHARE
+        curvature += 2.0 * self.c2
+        curvature[curvature <= 0.0] = 1.0
         #: Weights are divided by the root of their curvature, which makes steps of L-BFGS count from the first on.
-        self.scale = np.where(diagonal > 0.0, 1.0 / np.sqrt(np.maximum(diagonal, 1e-300)), 1.0)
+        self.scale: Floats = np.divide(1.0, np.sqrt(curvature, out=curvature), out=curvature)
         self.l1 = np.where(free, c1 * self.scale, 0.0) if c1 > 0 else None
         self.start = np.zeros(self.layout.size)
 
@@ -99,12 +104,13 @@ class ChainFit(Learner):
         """c2 |w|^2 - log-likelihood as a function of the scaled weights w / scale, and its gradient."""
         vector = point * self.scale
         _, (log_z, d_log_z) = self.parts.total(log_partition, self.states, vector, self.threads)
-        gradient = 2.0 * self.c2 * vector
-        gradient -= self.observed
-        gradient += d_log_z
-        gradient[self.padding] = 0.0
-        gradient *= self.scale
-        return self.c2 * float(vector @ vector) - float(self.observed @ vector) + log_z, gradient
+        value = self.c2 * float(vector @ vector) - float(self.observed @ vector) + log_z
+        vector *= 2.0 * self.c2
+        vector -= self.observed
+        vector += d_log_z
+        vector[self.padding] = 0.0
+        vector *= self.scale
+        return value, vector
 
     def start_from(self, weights: ChainWeights) -> None:
         """Begin at these weights, whose features are this fit's."""
@@ -219,7 +225,9 @@ class ChainFit(Learner):
         """A vector of all weights, taken apart."""
         of_attributes, pairs, dense = self.layout.split(vector)
         state_weights = of_attributes[self.layout.place]
-        return ChainWeights(self.features, self.pair_features, state_weights, pairs.copy(), dense.copy())
+        return ChainWeights(
+            self.layout.features, self.layout.pair_features, state_weights, pairs.copy(), dense.copy()
+        )  # fmt: skip
 
 
 def _best(found: Mapping[str, Floats], point: Floats, value: float) -> dict[str, Floats]:

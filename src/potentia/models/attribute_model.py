@@ -108,8 +108,10 @@ class AttributeModel(Penalised):
                 fit, None, {}, tracked=evaluate is not None, evaluate=evaluate, callback=callback,
                 checkpoint=checkpoint, bar=bar, statistics=data.parts.statistics,
             )  # fmt: skip
-        weights, history = fit.weights(state), [dict(row) for row in state.history]
-        del fit, evaluate, state  # their vectors may leave memory before names are unpacked
+        vector, history = fit.vector(state), [dict(row) for row in state.history]
+        del evaluate, state  # whose vectors may be most of the memory
+        weights = fit.named(vector)
+        del fit, vector
         # attributes without a weight are dropped
         self.weights_, self.index_ = pruned(weights, data.index)
         self._remember(history)
