@@ -6,6 +6,9 @@ Words are tagged together: a tag says where an entity begins (B-) and continues 
 probability, also those that are not in the best tagging.
 """
 
+import matplotlib.pyplot as plt
+import numpy as np
+
 import potentia as pt
 
 # %%
@@ -38,3 +41,14 @@ for tags, log_probability in crf.k_best([new], 3)[0]:
     print(f"{log_probability:7.3f}", *tags)
 for span in crf.predict_spans([new], min_probability=0.2)[0]:
     print(span)
+
+# %%
+# The probability of each tag of each word.
+marginals = crf.predict_marginals([new])[0]
+table = np.array([[token[tag] for token in marginals] for tag in crf.classes_])
+plt.figure(figsize=(6, 2.4), layout="constrained")
+plt.imshow(table, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+plt.xticks(range(len(new)), [token["word"] for token in new])
+plt.yticks(range(len(table)), crf.classes_)
+plt.colorbar(label="probability")
+plt.show()

@@ -6,6 +6,7 @@ The sprinkler example of Bayesian networks and Markov random fields (MRF): it ra
 makes the grass wet. Tables of probabilities are factors; their logarithms are scores.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import potentia as pt
@@ -39,6 +40,20 @@ print("rain in samples:", samples[:, 2].mean().round(2))
 
 # %%
 # Approximate methods have the same interface, and say what their value is.
+said = {}
 for method in (pt.LoopyBP(), pt.TRW(), pt.MeanField(), pt.Gibbs(seed=0)):
     result = method.infer(graph, theta, observed={3: 1})
     print(f"{type(method).__name__:10} {result.variable_marginals[2, 1]:.4f} {result.value:8.4f} {result.bound}")
+    said[type(method).__name__] = result.variable_marginals[2, 1]
+
+# %%
+# The network given wet grass, yellow where "yes" is certain, dark where unlikely; what the methods say about rain.
+figure, axes = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+exact = pt.Exact().infer(graph, theta, observed={3: 1})
+pt.plot.graph(graph, exact.variable_marginals[:, 1], ax=axes[0])
+axes[0].set_title("0 cloudy, 1 sprinkler, 2 rain, 3 wet")
+axes[1].barh(list(said), list(said.values()), color="lightsteelblue")
+axes[1].axvline(exact.variable_marginals[2, 1], color="black", label="exact")
+axes[1].set_xlabel("P(rain | wet grass)")
+axes[1].legend(loc="lower right")
+plt.show()

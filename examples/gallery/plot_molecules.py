@@ -6,6 +6,7 @@ Graphs of different sizes with features of nodes and of edges: atoms and bonds. 
 reacts, depends on its neighbours' labels. Training takes a list of graphs; prediction takes new ones.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import potentia as pt
@@ -38,3 +39,16 @@ for name, edges, of_edges in (("atoms alone", [np.empty((0, 2), int)] * 120, Non
     options = {} if of_edges is None else {"edge_features": of_edges[80:]}
     found = model.predict(X[80:], edges[80:], **options)
     print(f"{name}: {np.mean(np.concatenate(found) == np.concatenate(y[80:])):.0%} of the atoms of new molecules right")
+    reacts = list(model.classes_).index(1)
+    sure = [p[:, reacts] for p in model.predict_proba(X[80:], edges[80:], **options)]
+
+# %%
+# Two of the new molecules, yellow where an atom is likely to react, beside the truth.
+figure, axes = plt.subplots(1, 4, figsize=(9, 3.2), layout="constrained")
+for k, row in enumerate((axes[:2], axes[2:])):
+    drawn = pt.Graph.from_edges(len(y[80 + k]), bonds[80 + k], n_states=2)
+    for axis, title, p in zip(row, ("probability", "truth"), (sure[k], y[80 + k]), strict=True):
+        pt.plot.graph(drawn, p, ax=axis)
+        axis.set_title(title)
+        axis.get_legend().remove()
+plt.show()

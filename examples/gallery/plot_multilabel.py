@@ -6,6 +6,7 @@ Documents have topics that depend on each other: "football" only with its parent
 labels are not known.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 import potentia as pt
@@ -29,3 +30,14 @@ for name, model in (("alone", alone), ("together", together)):
     broken = np.mean((found[:, 1] == 1) & (found[:, 0] == 0))
     print(f"{name}: {pt.metrics.exact_match(Y[200:], found):.2f} of the rows right, {broken:.2f} violate the hierarchy")
 print(together.predict_proba(X[200:203]).round(2))
+
+# %%
+# Among the rows predicted to be about football: how probable each classifier calls sport, which it implies.
+figure, axes = plt.subplots(1, 2, figsize=(8, 2.6), layout="constrained", sharey=True)
+for axis, (name, model) in zip(axes, {"alone": alone, "together": together}.items(), strict=True):
+    p = model.predict_proba(X[200:])
+    axis.scatter(p[:, 0], p[:, 1], c=Y[200:, 1], cmap="coolwarm", s=12)
+    axis.axline((0, 0), slope=1, color="grey", lw=0.8)
+    axis.set(title=f"{name} (red: football)", xlabel="P(sport)", xlim=(0, 1), ylim=(0, 1))
+axes[0].set_ylabel("P(football)")
+plt.show()
