@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests that need data read it from this folder, and are skipped where there is none.
 POTENTIA_DATA ?= $(wildcard $(abspath ../shared/data))
 
-.PHONY: demo test test-lowest test-plain quick durations coverage check faults tables lint browser docs links clean
+.PHONY: demo test test-lowest test-plain quick durations coverage check faults tables lint browser docs mathjax links release clean
 
 demo: .venv/installed
 	$(BIN)/potentia demo --out demo
@@ -63,9 +63,18 @@ faults: .venv/installed
 tables: .venv/installed
 	$(BIN)/python -m potentia_studies.document
 
-docs: .venv/installed
-	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
+# INVENTORIES=1 links to the references of other libraries, which needs the network.
+docs: .venv/installed mathjax
+	INVENTORIES=$(INVENTORIES) $(BIN)/python -m sphinx -W -q -b html docs docs/_build
 	$(BIN)/python docs/check_links.py docs/_build README.md CONTRIBUTING.md
+
+# MathJax (Apache 2.0) for pages that show formulas without a network; without npm, browsers fetch it.
+MATHJAX := docs/_static/mathjax
+mathjax:
+	@test -e $(MATHJAX)/tex-chtml.js || { mkdir -p build $(MATHJAX) && \
+	  (cd build && npm pack --silent mathjax@3.2.2) >/dev/null 2>&1 && tar xzf build/mathjax-3.2.2.tgz -C $(MATHJAX) \
+	  --strip-components=2 package/es5/tex-chtml.js package/es5/output/chtml/fonts/woff-v2; } || \
+	  { rm -rf $(MATHJAX); echo "MathJax could not be fetched: formulas need the network"; }
 
 # Links to other sites, which need the network.
 links: .venv/installed
@@ -91,4 +100,4 @@ browser:
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest demo build dist docs/_build docs/reference docs/gallery htmlcov .coverage
+	rm -rf .venv .venv-lowest demo build dist docs/_build docs/reference docs/gallery htmlcov .coverage $(MATHJAX)

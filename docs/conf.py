@@ -2,7 +2,10 @@
 
 import inspect
 import logging
+import os
 import re
+from functools import cache
+from pathlib import Path
 
 from docutils import nodes
 from sphinx.ext import autosummary
@@ -18,6 +21,18 @@ extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx.ext.mathjax",
     "sphinx_copybutton", "sphinx_gallery.gen_gallery",
 ]  # fmt: skip
+# Links to the references of other libraries, whose inventories come from the network: `make docs INVENTORIES=1`.
+if os.environ.get("INVENTORIES"):
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {
+        "python": ("https://docs.python.org/3", None), "numpy": ("https://numpy.org/doc/stable", None),
+        "scipy": ("https://docs.scipy.org/doc/scipy", None), "sklearn": ("https://scikit-learn.org/stable", None),
+        "torch": ("https://docs.pytorch.org/docs/stable", None),
+        "networkx": ("https://networkx.org/documentation/stable", None),
+    }  # fmt: skip
+# MathJax from `make mathjax`, so that pages show formulas without a network; without it, browsers fetch it.
+if (Path(__file__).parent / "_static/mathjax/tex-chtml.js").exists():
+    mathjax_path = "mathjax/tex-chtml.js"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 html_theme = "furo"
@@ -108,6 +123,35 @@ def inherited_options(app, what, name, obj, options, lines):
             lines[k] = "Args:"
 
 
+DOCS = Path(__file__).parent
+
+
+@cache
+def texts():
+    """{page: text} of the pages and programs that a class's page may refer to, the most practical first."""
+    programs = {f"gallery/{p.stem}": p.read_text() for p in sorted(DOCS.glob("../examples/gallery/plot_*.py"))}
+    pages = [*sorted(DOCS.glob("recipes/*.md")), *sorted(DOCS.glob("*.md"))]
+    left_out = {"api", "index", "reproduction", "competition", "features", "roadmap", "project"}
+    return programs | {
+        p.relative_to(DOCS).with_suffix("").as_posix(): p.read_text() for p in pages if p.stem not in left_out
+    }
+
+
+def see_also(app, what, name, obj, options, lines):
+    """A class page ends with the other names of its section of `api.md`, and the pages that use the class."""
+    if what != "class" or not name.startswith("potentia."):
+        return
+    sections = re.split(r"^## ", (DOCS / "api.md").read_text(), flags=re.M)
+    groups = (re.findall(r"~(potentia\.[\w.]+)", section) for section in sections)
+    same = next((group for group in groups if name in group), [])
+    others = [f":any:`~{other}`" for other in same if other != name]
+    used = [page for page, text in texts().items() if re.search(rf"\bpt\.(\w+\.)*{name.rsplit('.')[-1]}\b", text)]
+    if others:
+        lines += ["", f"See also: {', '.join(others)}."]
+    if used:
+        lines += ["", f"Used in: {', '.join(f':doc:`/{page}`' for page in used[:6])}."]
+
+
 def skip_member(app, what, name, obj, skip, options):
     """Only the members that `SHOWN` lists, and nothing that scikit-learn adds to every estimator."""
     listed = getattr(options, "members", None) or options.get("members")
@@ -130,6 +174,7 @@ def link_names(app, doctree, page):
 def setup(app):
     """Called by Sphinx."""
     app.connect("autodoc-process-docstring", inherited_options, priority=50)
+    app.connect("autodoc-process-docstring", see_also, priority=900)
     app.connect("autodoc-skip-member", skip_member)
     app.connect("doctree-resolved", link_names)
     app.connect("autodoc-process-docstring", plain_text, priority=100)

