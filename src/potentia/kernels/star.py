@@ -18,10 +18,10 @@ import numpy as np
 
 from . import binary
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, fma8, load8, max8, spread8, store8, sub8
+from .machine.simd import CHUNK, add8, load8, max8, spread8, store8
 from .machine.team import BARRIER, wait
 from .star_blocks import LOG, MAXIMUM, PRODUCT, chunk_at, most_rows, slot_of, sum_messages
-from .star_product import product
+from .star_product import product, shared_product
 from .vecmath import KERNEL, exp, log
 
 
@@ -153,25 +153,10 @@ def _product(blocks, u, row, incoming, out):
                 total += table[at + a * L + b] * incoming[b]
             out[a] = total
     elif blocks.shared:
-        _shared_product(table, at, incoming, out, L, W)
+        shared_product(table, at, incoming, out, L, W)
     else:
         for x in range(0, W, CHUNK):
             product(table, chunk_at(blocks, u, row, x), incoming, out, x, W)
-
-
-@njit(**KERNEL)
-def _shared_product(table, at, incoming, out, L, W):
-    """out(a) = sum_b psi(a, b) incoming(b) for every lane, with one table [a][b] for all of them."""
-    for x in range(0, W, CHUNK):
-        for a in range(L):
-            s0, s1 = spread8(0.0), spread8(0.0)
-            k = at + a * L
-            for b in range(L // 2):
-                s0 = fma8(spread8(table[k + 2 * b]), load8(incoming, 2 * b * W + x), s0)
-                s1 = fma8(spread8(table[k + 2 * b + 1]), load8(incoming, (2 * b + 1) * W + x), s1)
-            if L % 2 == 1:
-                s0 = fma8(spread8(table[k + L - 1]), load8(incoming, (L - 1) * W + x), s0)
-            store8(out, a * W + x, add8(s0, s1))
 
 
 @njit(**KERNEL)
@@ -222,12 +207,7 @@ def _write_messages(blocks, u, p, logm, peak, damping):
     Returns how far damping keeps the messages from that.
     """
     L, W = p.shape
-    lam, first = blocks.lam, blocks.slot_ptr[u]
-    lag = 0.0
-    if damping == 0.0 and W % CHUNK == 0:
-        for row in range(first, blocks.slot_ptr[u + 1]):
-            _write_row(lam.reshape(-1), row * L * W, p, logm[row - first], L, W, W)
-        return lag
+    lam, first, lag = blocks.lam, blocks.slot_ptr[u], 0.0
     for row in range(first, blocks.slot_ptr[u + 1]):
         fresh = logm[row - first]
         for x in range(W):
@@ -324,23 +304,6 @@ def _refresh_belief(blocks, u, p, peak, total, moves):
     for x in range(W):
         most = max(most, moves[x])
     return most
-
-
-@njit(inner=True, **KERNEL)
-def _write_row(lam, at, p, fresh, L, W, width):
-    """lam = P - log M, shifted to maximum 0, of `width` lanes from `at` on; `fresh` (log M) is spent."""
-    dead = spread8(-np.inf)
-    for x in range(0, width, CHUNK):
-        peak = dead
-        for k in range(x, L * width, width):
-            # -inf - -inf is nan, which stands for -inf, too
-            v = max8(sub8(load8(p, k), load8(fresh, k)), dead)
-            store8(fresh, k, v)
-            peak = max8(v, peak)
-        to = at + x
-        for k in range(x, L * width, width):
-            store8(lam, to, sub8(load8(fresh, k), peak))
-            to += W
 
 
 @njit(inner=True, **KERNEL)

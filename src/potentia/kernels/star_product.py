@@ -219,7 +219,7 @@ def sweep(common, blocks, units, changes, damping, write, watch, record, team):
                     if blocks.role[row] == RECEIVES:
                         _receive(blocks.sent, row, x, sums[s], width)
                     elif blocks.shared:
-                        _shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
+                        shared_product(blocks.table, blocks.base[row], incoming[s], sums[s], L, width)
                 if not (blocks.shared or by_weight):
                     _products(blocks, u, x, incoming, sums, width)
                 if not write:
@@ -306,8 +306,8 @@ def product(table, at, incoming, out, x, width):
         store8(out, a * width + x, add8(s0, s1))
 
 
-@njit(**KERNEL)
-def _shared_product(table, at, incoming, out, L, width):
+@njit(inner=True, **KERNEL)
+def shared_product(table, at, incoming, out, L, width):
     """out = psi incoming with one table [a][b] for all lanes: four of its rows stay in the cache for a whole piece."""
     for a in range(0, L - 3, 4):
         for x in range(0, width, CHUNK):
