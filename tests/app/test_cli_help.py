@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from potentia.app import image_files, own_data, pixel_values, training
+from potentia.app import image_files, own_data, pixel_functions, pixel_values, training
 from potentia.app.cli import main
 from potentia_studies.commands import NAMES
 
@@ -80,6 +80,6 @@ def test_other_shells_know_commands_options_and_values(shell, capsys):
 def test_choices_are_those_of_the_modules_that_take_them():
     options = {name: parsed for name, _, _, parsed in own_data._OPTIONS["train"]}
     known = {"rare": pixel_values.RARE, "normalise": pixel_values.NORMALISATIONS, "stacks": image_files.STACKS,
-             "node": training.PIXEL_FUNCTIONS, "edge": training.TRAINABLE["ilr"], "learner": tuple(training.TRAINABLE),
-             "inference": tuple(training.INFERENCE)}  # fmt: skip
+             "node": pixel_functions.PIXEL_FUNCTIONS, "edge": training.TRAINABLE["ilr"],
+             "learner": tuple(training.TRAINABLE), "inference": tuple(training.INFERENCE)}  # fmt: skip
     assert {name: options[name]["choices"] for name in known} == known

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -40,9 +40,13 @@ from .image_files import (
 )
 from .label_maps import INSTANCE_COLUMNS, compare_maps, find_instances, score_tables, summed_scores
 from .pipeline import Pipeline, Staging
+from .pixel_functions import check_torch
 from .pixel_values import NUMBER_TYPES, Classes, Intensity, as_shown, overlaid, parse_void
 from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, window_size
 from .table_files import write_table
+
+if TYPE_CHECKING:
+    from .pixel_network import NetworkStage
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
@@ -81,7 +85,7 @@ class ImagePipeline(Pipeline):
     reduce: float = 1.0
     superpixels: int | None = None
     intensity: Intensity = field(default_factory=lambda: Intensity("type", 3))
-    pixels: PixelStage | None = None
+    pixels: PixelStage | NetworkStage | None = None
     typical: list[float] | None = None
     axes: int = 2
     file_axes: str = ""
@@ -129,9 +133,12 @@ class ImagePipeline(Pipeline):
         check_number("reduce", settings["reduce"], 0.0, 1.0)
         checked_axes(settings["file_axes"] or None)
         own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
-        stage = None
+        stage: PixelStage | NetworkStage | None = None
         if settings["rows"] is not None:
-            stage = PixelStage.restore(PixelRows(**settings["rows"]), content, arrays)
+            rows = PixelRows(**settings["rows"])
+            stage = (
+                _networks(rows, content, arrays) if "networks" in content else PixelStage.restore(rows, content, arrays)
+            )
         return cls(
             CRF.from_state(content, own),
             Classes(**settings["classes"]),
@@ -146,7 +153,7 @@ class ImagePipeline(Pipeline):
         seen = cells if self.reduce == 1.0 else f"{cells} at {self.reduce:g} of the sides"
         facts = {"classes": ", ".join(self.classes.names), "variables": seen}
         if self.pixels is not None:
-            facts["pixel classifier"] = repr(self.pixels.function)
+            facts["pixel classifier"] = str(self.pixels.function)
         return facts | super().facts()
 
     # -- from images to examples -----------------------------------------------------------------------------
@@ -444,6 +451,14 @@ class ImagePipeline(Pipeline):
     def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Scores per class, the confusion matrix and the reliability curve."""
         return score_tables(facts)
+
+
+def _networks(rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkStage:
+    """Networks of a file; the module that has them needs PyTorch."""
+    check_torch()
+    from .pixel_network import NetworkStage
+
+    return NetworkStage.restore(rows, content, arrays)
 
 
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,12 +21,17 @@ from ..features.example import Example
 from ..features.pixels import typical_contrast
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
-from ..potentials import Boosting, Potential
+from ..potentials import Boosting, LightGBM, Potential
 from . import pixels
 from .image_files import Given, InputReader
+from .image_groups import draw_folds
 from .image_pipeline import ImagePipeline, grid
+from .pixel_functions import pixel_function
 from .pixels import TILE_SIDES, Context, PixelRows, PixelStage, Window
-from .training import Run, make_potential
+from .training import Run
+
+if TYPE_CHECKING:
+    from .pixel_network import NetworkStage
 
 #: Folds of images.
 _FOLDS = 4
@@ -83,6 +88,7 @@ def cross_fit(
     position: bool | None = None,
     class_weight: Floats | None = None,
     beat: Sequence[float] | None = None,
+    groups: Ints | None = None,
     run: Run | None = None,
 ) -> CrossFittedStage:
     """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
@@ -93,15 +99,16 @@ def cross_fit(
         position: whether to use those; None uses them if the loss is lower in every fold.
         class_weight: weight of every class.
         beat: losses by fold; after two folds that lose against them there is no more, and `final` stays unfitted.
+        groups: by sample, those that are in one fold together; None for each alone.
         run: how to train.
     """
     run = run or Run()
     # of strokes, parts of images may have none: they follow a fold that has some
     known = np.array([len(sample.labels) > 0 for sample in samples])
-    n_folds = max(1, min(_FOLDS, int(known.sum())))
-    folds = np.arange(len(samples)) % n_folds
-    folds[known] = np.random.default_rng(run.seed).permutation(np.arange(known.sum()) % n_folds)
-    most = _STAGES if isinstance(make(), Boosting) and not run.quick else 1
+    alone = np.arange(len(samples)) if groups is None else groups
+    folds = draw_folds(alone, _FOLDS, np.random.default_rng(run.seed), known)
+    n_folds = int(folds.max()) + 1
+    most = _STAGES if isinstance(make(), Boosting | LightGBM) and not run.quick else 1
     tried: dict[bool, float] = {}
 
     def rows(chosen: np.ndarray, position: bool) -> dict[str, Any]:
@@ -223,6 +230,7 @@ class TrainingImages:
         weights: of classes, or None.
         own, held: numbers of the images to train on, and of those held out.
         run: how to train.
+        groups: by image, those that are held out together; None for each alone.
     """
 
     pipeline: ImagePipeline
@@ -232,6 +240,7 @@ class TrainingImages:
     own: list[int]
     held: list[int]
     run: Run
+    groups: Ints | None = None
 
     def image(self, k: int) -> tuple[np.ndarray, Given]:
         """An image as the CRF sees it, and what is given beside it."""
@@ -242,12 +251,18 @@ class TrainingImages:
     @cached_property
     def units(self) -> list[tuple[int, Window]]:
         """Parts of images that are held out together: whole ones, or bands of few."""
-        if len(self.own) >= _FEW_IMAGES:
+        if self.groups is not None or len(self.own) >= _FEW_IMAGES:
             return [(k, pixels.whole(self.labels[k].shape)) for k in self.own]
         return [(k, band) for k in self.own for band in pixels.bands(self.labels[k].shape, _BANDS)]
 
+    @property
+    def unit_groups(self) -> Ints:
+        """The group of every unit."""
+        alone = np.arange(len(self.units))
+        return alone if self.groups is None else np.asarray(self.groups[[k for k, _ in self.units]])
+
     def example(
-        self, k: int, window: Window, stage: PixelStage | None = None, coarse: np.ndarray | None = None
+        self, k: int, window: Window, stage: PixelStage | NetworkStage | None = None, coarse: np.ndarray | None = None
     ) -> Example:
         """A window of image k with scores by a stage, whose context is `coarse`, or else by the pipeline's own."""
         values, given = self.image(k)
@@ -277,10 +292,16 @@ def two_stages(
     _say_memory(images, rows, n_rows, [int(np.prod(pixels.window_size(window))) for window in windows])
     pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
-    unseen: list[PixelStage] = []
+    unseen: Sequence[PixelStage | NetworkStage] = []
     coarse: dict[int, np.ndarray] = {}
     if rows is not None:
-        pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, position)
+        if nodes == ("network",):
+            from .pixel_network import cross_fit_networks
+
+            seen = replace(rows, position=position == "yes")
+            pipeline.pixels, unseen, loss = cross_fit_networks(images, seen, n_rows)
+        else:
+            pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, position)
         facts = {"pixel_features": pipeline.pixels.n_features, "pixel_loss": loss}
     examples = []
     with Bar(run.progress) as bar:
@@ -380,12 +401,15 @@ def _classify(
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFittedStage:
     """`cross_fit` with classifiers of pixels that generalise to other images."""
     run = images.run
-    # boosted trees that generalise to other images: small ones of some features each, in small steps
-    trees = Boosting(50, 0.1, max_leaves=16, bins=64, features=0.3, more_rounds=50, seed=run.seed)
     return cross_fit(
-        lambda: copy.deepcopy(trees) if node == "boosting" else make_potential(node, run.seed),
-        samples, len(images.pipeline.classes), class_weight=images.weights, run=run, **options,
-    )  # fmt: skip
+        lambda: pixel_function(node, run.seed),
+        samples,
+        len(images.pipeline.classes),
+        class_weight=images.weights,
+        groups=images.unit_groups,
+        run=run,
+        **options,
+    )
 
 
 def _coarse_predictions(images: TrainingImages, unseen: Sequence[PixelStage]) -> dict[int, np.ndarray]:

@@ -18,6 +18,7 @@ from ..base.saving import digest_of
 from ..base.types import (
     ConvergenceWarning,
     Floats,
+    Ints,
     PotentiaError,
     check_flag,
     check_positive,
@@ -44,21 +45,13 @@ from .image_files import (
     read_image,
     read_mask,
 )
+from .image_groups import draw_folds, find_groups
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
+from .pixel_functions import PIXEL_FUNCTIONS, check_torch, tried_functions
 from .pixel_values import Classes, find_classes, learn_intensity
 from .pixels import whole
-from .training import (
-    PIXEL_FUNCTIONS,
-    TRAINABLE,
-    Run,
-    TimeOverError,
-    check_pairs,
-    fit,
-    fit_marks,
-    make_learner,
-    make_potential,
-)
+from .training import TRAINABLE, Run, TimeOverError, check_pairs, fit, fit_marks, make_learner, make_potential
 
 __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
@@ -78,9 +71,10 @@ class ImageSegmenter(Params):
         palette: a file of lines `value,name[,#rrggbb]`; None takes every value in the masks as a class.
         void: values that mean unknown, with commas between. rare: what to do with values in a few pixels only, see
             `find_classes`.
-        node, edge: functions of pixels and of pairs; node None is boosting, with the papers' features where the
-            learner can train it, else linear. edge None is potts, and linear with the papers' features, of superpixels
-            and where the learner cannot train potts. learner: of `TRAINABLE`.
+        node, edge: functions of pixels (of `PIXEL_FUNCTIONS`; "auto" cross-validates those on filters) and of pairs;
+            node None is boosting, with the papers' features where the learner can train it, else linear. edge None is
+            potts, and linear with the papers' features, of superpixels and where the learner cannot train potts.
+        learner: of `TRAINABLE`.
         iterations, epsilon, inference: see `make_learner`.
         class_weight: "balanced" (each class weighs the same in all), or numbers with commas between.
         feature_set: "filters" (default), "papers", or "given": only what `features` has.
@@ -93,6 +87,7 @@ class ImageSegmenter(Params):
         minutes: how long training may take, at most: a first model is trained in any case, and a better one if there
             is time.
         search: choose node, edge, learner and epsilon by cross-validation over images; budget: seconds for pairs.
+        groups: images that are held out together, see `find_groups`; None for each alone.
         seed: of everything that is random.
 
     After `fit`: `pipeline_`, what `pt.load` gives of a saved model, and `facts_`, what the command prints.
@@ -131,6 +126,7 @@ class ImageSegmenter(Params):
     minutes: float | None = None
     search: bool = False
     budget: float = 600.0
+    groups: Any = None
     seed: int = 0
 
     @property
@@ -187,6 +183,7 @@ class ImageSegmenter(Params):
                 self.search and self.budget <= 0,
                 f"--budget is a number of seconds above zero, not {self.budget:g}.",
             ),
+            (node == "network" and self._n_axes == 3, "--node network labels images, not volumes."),
             (node not in PIXEL_FUNCTIONS, f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}."),
             *(
                 (name not in able, f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}.")
@@ -203,6 +200,8 @@ class ImageSegmenter(Params):
         for refused, message in refusals:
             if refused:
                 raise PotentiaError(message)
+        if node == "network":
+            check_torch()
         for name in ("epsilon", "minutes"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
@@ -253,8 +252,13 @@ class ImageSegmenter(Params):
         many = run.keep is not None and not resumes and sum(y.size for y in labels) > 2 * _FIRST_PIXELS
         if self._single_stage or not (many or self.minutes is not None):
             return None
+        node = None if self.node in ("network", "auto") else self.node
         quick = replace(
-            self, search=False, position=self.position or "no", pixels=min(self.pixels or _FIRST_PIXELS, _FIRST_PIXELS)
+            self,
+            node=node,
+            search=False,
+            position=self.position or "no",
+            pixels=min(self.pixels or _FIRST_PIXELS, _FIRST_PIXELS),
         )
         first = _fit_images(
             read, labels, classes, quick, replace(run, checkpoint=None, quick=True, say=lambda text: None)
@@ -377,7 +381,10 @@ def _fit_images(
     pipeline = _unfitted(chosen, read, classes, weights, run)
     digest = _digest(pipeline, read, labels, chosen)
     facts: dict[str, Any] = {"n_images": len(read.files), "classes": classes.names}
-    own, held = (part.tolist() for part in run.split(len(read.files)))
+    groups = find_groups(chosen.groups, read.files)
+    own, held = (part.tolist() for part in run.split(len(read.files), groups))
+    if groups is not None and len(np.unique(groups[own])) < 2:
+        raise PotentiaError("--validation leaves one group to train on, but cross-validation needs two or more.")
     if chosen._single_stage:
         parts = [
             [pipeline.paper_example(read(k)[0], labels[k].astype(np.int64), read.files[k].name)[0] for k in part]
@@ -392,12 +399,14 @@ def _fit_images(
     check_pairs(any(y.size > 1 for y in small))
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
-    training = TrainingImages(pipeline, read, small, weights, own, held, run)
-    nodes = NODES if chosen.search else (chosen._functions[0],)
+    training = TrainingImages(pipeline, read, small, weights, own, held, run, groups)
+    nodes = tried_functions() if chosen.search or chosen.node == "auto" else (chosen._functions[0],)
     examples, pixel_facts = two_stages(training, nodes, chosen.position, chosen.pixels)
     facts |= pixel_facts
     if chosen.search:
-        best, search_facts = search_pairs(examples, chosen, run, weights)
+        names = [file.name for file in read.files]
+        held_together = None if groups is None else groups[[names.index(str(e.name)) for e in examples]]
+        best, search_facts = search_pairs(examples, chosen, run, weights, held_together)
         pipeline.model = _crf(best, run, weights)
         facts |= search_facts
     whole_held = [training.example(k, whole(small[k].shape)) for k in held]
@@ -458,7 +467,7 @@ def _crf(chosen: ImageSegmenter, run: Run, weights: Floats | None) -> CRF:
 
 def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageSegmenter) -> str:
     """A digest of the data and of the options that the model does not tell."""
-    options = [chosen._functions[0], chosen.position, chosen.pixels, chosen.class_weight]
+    options = [chosen._functions[0], chosen.position, chosen.pixels, chosen.class_weight, chosen.groups]
     parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]
     for k, file in enumerate(read.files):
         image, given = read(k)
@@ -476,14 +485,12 @@ CANDIDATES: tuple[Mapping[str, Any], ...] = (
     {"learner": "marginal", "edge": "potts"},
     {"learner": "ilr", "edge": "mlp", "epsilon": 1.0},
 )
-#: Functions of pixels that are tried.
-NODES = ("boosting", "linear")
 #: Folds of examples, and steps of a fit while searching; the chosen model is fitted in full.
 _FOLDS, _ITERATIONS = 3, 30
 
 
 def search_pairs(
-    examples: Sequence[Example], chosen: ImageSegmenter, run: Run, weights: Floats | None
+    examples: Sequence[Example], chosen: ImageSegmenter, run: Run, weights: Floats | None, groups: Ints | None = None
 ) -> tuple[ImageSegmenter, dict[str, Any]]:
     """The options with the lowest cross-validated error of those tried before the budget (seconds) was used up."""
     begun = time.perf_counter()
@@ -494,7 +501,7 @@ def search_pairs(
         if errors and (time.perf_counter() - begun) * (len(errors) + 1) / len(errors) > chosen.budget:
             break
         tried.append(replace(chosen, **{"epsilon": None, "inference": None, **candidate}))
-        errors.append(_error(tried[-1], examples, run, weights))
+        errors.append(_error(tried[-1], examples, run, weights, groups))
         run.say(f"{text}: cross-validated error {errors[-1]:.4f}")
     best = int(np.argmin(errors))
     left_out = len(CANDIDATES) - len(errors)
@@ -503,9 +510,12 @@ def search_pairs(
     return tried[best], {"chosen": texts[best], "search_error": errors[best]}
 
 
-def _error(chosen: ImageSegmenter, examples: Sequence[Example], run: Run, weights: Floats | None) -> float:
+def _error(
+    chosen: ImageSegmenter, examples: Sequence[Example], run: Run, weights: Floats | None, groups: Ints | None
+) -> float:
     """The share of wrong pixels of held-out examples."""
-    folds = np.random.default_rng(run.seed).permutation(np.arange(len(examples)) % min(_FOLDS, len(examples)))
+    alone = np.arange(len(examples)) if groups is None else groups
+    folds = draw_folds(alone, _FOLDS, np.random.default_rng(run.seed))
     wrong = known = 0.0
     for fold in range(int(folds.max()) + 1 if folds.max() else 0):
         own, held = ([e for e, f in zip(examples, folds, strict=True) if (f == fold) == out] for out in (False, True))

@@ -25,11 +25,11 @@ from ..learn.risk import MarginalRisk
 from ..models.crf import CRF
 from ..potentials import MLP, Boosting, Constant, Linear, Potential, Potts
 
-#: Functions of pixels.
-PIXEL_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
+#: Functions of pixels and of pairs that learners can train.
+CRF_FUNCTIONS = ("boosting", "linear", "mlp", "constant")
 #: The learners of images, and the functions that each can train.
 TRAINABLE = {
-    "ilr": (*PIXEL_FUNCTIONS, "potts"),
+    "ilr": (*CRF_FUNCTIONS, "potts"),
     "marginal": ("linear", "mlp", "constant", "potts"),
     "margin": ("linear", "constant"),
 }
@@ -79,17 +79,19 @@ class Run:
         if self.over():
             raise TimeOverError("the time is over before a model is trained: give more --minutes.")
 
-    def split(self, n: int) -> tuple[Ints, Ints]:
-        """Numbers of the items to train on and of those held out, ascending."""
+    def split(self, n: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Numbers of the items to train on and of those held out, ascending; items of a group stay together."""
         if self.validation is None:
             return np.arange(n), np.arange(0)
         if not 0.0 < self.validation < 1.0:
             raise PotentiaError(f"validation is the share to hold out, between 0 and 1, not {self.validation}.")
-        held = max(1, round(self.validation * n))
-        if held >= n:
-            raise PotentiaError(f"{n} items are too few to hold {held} of them out for validation.")
-        order = np.random.default_rng(self.seed).permutation(n)
-        return np.sort(order[held:]), np.sort(order[:held])
+        groups, what = (np.arange(n), "items") if groups is None else (groups, "groups")
+        count = int(groups.max()) + 1
+        held = max(1, round(self.validation * count))
+        if held >= count:
+            raise PotentiaError(f"{count} {what} are too few to hold {held} of them out for validation.")
+        out = np.isin(groups, np.random.default_rng(self.seed).permutation(count)[:held])
+        return np.flatnonzero(~out), np.flatnonzero(out)
 
     def check_resumable(self, marks: Sequence[str]) -> None:
         """Refuse a checkpoint that is damaged or of other data or options, before work that comes first."""
