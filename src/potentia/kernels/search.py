@@ -95,13 +95,6 @@ def losses(links, base, first, last, labels, out):
         out[row] = total
 
 
-@njit(**SUMS)
-def greedy(links, base, first, last, labels, loss):
-    """The first descent of the search: every label takes the sign of its score, -1 at zero."""
-    for row in range(first, last):
-        loss[row] = _descend(links, base, row, labels[row])
-
-
 @njit(inline="always", **SUMS)
 def _descend(links, base, row, y):
     """Greedy signs into y; their loss."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from ...base.schema import Array, Number, Rule, Schema
-from ...base.types import Floats, Ints, check_choice, check_count, check_positive
+from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive
 from ...kernels.search import NetworkTerms
 from .base import FitTask
 from .constraints import make_rules
@@ -235,7 +235,9 @@ class LMSBN(MarginClassifier):
     def predict_greedy(self, X: Any) -> np.ndarray:
         """Labels decided one after another without going back: the first descent of the search."""
         base = self._base(self._checked(X))
-        return self._coding.decode(self.network_.greedy(base)[0])
+        if len(self.network_.rules.size):
+            raise PotentiaError("the greedy labelling does not satisfy constraints: use predict.")
+        return self._coding.decode(self.network_.search(base, 0.0, 1).labels[:, 0])  # no labelling has less loss than 0
 
     def _hinge_sums(self, X: Any, signs: Floats) -> Floats:
         return self.network_.losses(self._base(X), signs)

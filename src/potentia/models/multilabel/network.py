@@ -93,14 +93,6 @@ class DirectedNetwork(NamedTuple):
             )
         return LabelSearch(self._unplaced(signs), loss, states, optimal)
 
-    def greedy(self, base: Floats) -> tuple[Floats, Floats]:
-        """Signs (n, K) of the first descent, and their loss (n)."""
-        if len(self.rules.size):
-            raise PotentiaError("the greedy labelling does not satisfy constraints: use predict.")
-        signs, loss = np.empty(base.shape), np.empty(len(base))
-        self._over_rows(kernel.greedy, self._placed(base), signs, loss)
-        return self._unplaced(signs), loss
-
     def losses(self, base: Floats, signs: Floats) -> Floats:
         """Hinge sums (n) of labellings."""
         loss = np.empty(len(base))
