@@ -247,9 +247,29 @@ def test_blank_cells_beside_marks_mean_absent():
     assert label.decode(np.array([1, 0])) == ["x", ""]
     (label,) = learn_labels("a", ["1", None])
     assert label.encode(["1.0", None]).tolist() == [1, 0]
-    for column in (["yes", None, "no"], ["0", None], ["no", None]):
+    (label,) = learn_labels("a", ["yes", None, "no", "no"])
+    assert label.encode(["no", None, "yes"]).tolist() == [0, -1, 1]
+    for column in (["0", None], ["no", None]):
         with pytest.raises(pt.PotentiaError, match="row 2 has no value for the label 'a': fill it in, or leave out"):
             learn_labels("a", column)
+
+
+@pytest.mark.parametrize("model", ["network", "lmsbn", "lmbm", "independent"])
+def test_blank_cells_beside_two_values_are_missing(model, tmp_path):
+    rng, said = np.random.default_rng(0), []
+    lines = [f"{x},{x > 0:d},{x > 0.5:d}".split(",") for x in rng.normal(size=80).round(3)]
+    full = [",".join(cells) for cells in lines]
+    blank = [",".join([x, "" if rng.random() < 0.3 else a, b]) for x, a, b in lines]
+    for name, rows in {"full.csv": full, "blank.csv": blank}.items():
+        (tmp_path / name).write_text("\n".join(["x,a,b", *rows]))
+    made, facts = tables.train(
+        tmp_path / "blank.csv", ["a", "b"], model=model, run=Run(say=said.append, validation=0.2)
+    )
+    n = sum(row.split(",")[1] == "" for row in blank)
+    assert said == [f"label 'a' has {n} blank cells, which count as missing."]
+    assert facts["training_exact_match"] > 0.8
+    known, all_labels = (made.evaluate_files(tmp_path / name) for name in ("blank.csv", "full.csv"))
+    assert known["exact_match"] >= all_labels["exact_match"] > 0.8
 
 
 def test_the_default_model_learns_lists_of_tags(tmp_path):

@@ -382,19 +382,17 @@ class Label:
         return f"{self.name}={self.texts[-1 if self.present else 0]}"
 
     def encode(self, column: Column) -> Ints:
-        """1 where present, 0 where absent; refuses values that training did not have."""
+        """1 where present, 0 where absent, -1 where missing; refuses values that training did not have."""
         if self.separator:
             return np.array([self.texts[-1] in tags_of(cell, self.separator) for cell in column], dtype=np.int64)
-        blank = "" in self.values
-        cells = [
-            "" if cell is None and blank else _plain(cell, self.name, row) for row, cell in enumerate(column, 1)
-        ]  # fmt: skip
-        strange = list(dict.fromkeys(cell for cell in cells if cell not in self.values))
+        blank = "" if "" in self.values else None
+        cells = [blank if cell is None else _plain(cell) for cell in column]
+        strange = list(dict.fromkeys(cell for cell in cells if cell is not None and cell not in self.values))
         if len(strange) + len(self.values) > 2:
             known = " and ".join(map(repr, self.values))
             raise PotentiaError(f"label {self.name!r} has the value {strange[0]!r}, but training had {known}.")
-        last = np.array([cell == self.values[-1] for cell in cells])
-        return np.where(last, self.present, 1 - self.present)
+        codes = {None: -1, self.values[-1]: self.present}
+        return np.array([codes.get(cell, 1 - self.present) for cell in cells], dtype=np.int64)
 
     def decode(self, states: Ints) -> list[str]:
         """States as training's texts."""
@@ -420,20 +418,23 @@ def learn_labels(name: str, column: Column) -> list[Label]:
 def learn_label(name: str, column: Column) -> Label:
     """The values of a label, the present one last: of numbers the larger, of texts a word for yes, else the rarer.
 
-    In a column of one mark, such as x, blank cells are absent.
+    In a column of one mark, such as x, blank cells are absent; beside two values, they are missing.
     """
     known = {cell for cell in column if cell is not None}
     if len(known) == 1 and None in column:
         (mark,) = known
         absent = float(mark) <= 0 if _is_number(mark) else _meaning(mark) < 0
         if not absent:
-            return Label(name, ["", _plain(mark, name, 1)], ["", mark])
+            return Label(name, ["", _plain(mark)], ["", mark])
     spelled: dict[str, str] = {}
     counts: Counter[str] = Counter()
-    for row, cell in enumerate(column, 1):
-        value = _plain(cell, name, row)
-        spelled.setdefault(value, str(cell))
-        counts[value] += 1
+    for cell in column:
+        if cell is not None:
+            spelled.setdefault(_plain(cell), cell)
+            counts[_plain(cell)] += 1
+    if len(spelled) < 2 and None in column:
+        row = column.index(None) + 1
+        raise PotentiaError(f"row {row} has no value for the label {name!r}: fill it in, or leave out the row.")
     if len(spelled) > 2:
         shown = ", ".join(map(repr, sorted(spelled)[:3])) + (", ..." if len(spelled) > 3 else "")
         raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two.")
@@ -487,10 +488,8 @@ def _number(cell: str | None, name: str, row: int, style: str = "plain") -> floa
     return value
 
 
-def _plain(cell: str | None, name: str, row: int) -> str:
+def _plain(cell: str) -> str:
     """A label's cell with one spelling per number, so that 1 and 1.0 are one value."""
-    if cell is None:
-        raise PotentiaError(f"row {row} has no value for the label {name!r}: fill it in, or leave out the row.")
     if not _is_number(cell):
         return cell
     number = float(cell)

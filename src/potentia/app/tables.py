@@ -113,7 +113,7 @@ def useful_columns(model: Any, X: Any, y: Ints, features: Sequence[Feature], see
 
     def losses(rows: Floats) -> Floats:
         p = np.clip(model.predict_proba(rows).reshape(len(rows), -1)[:, -y.shape[1] :], 1e-3, 1.0 - 1e-3)
-        return -np.log(np.where(y > 0, p, 1.0 - p)).mean(axis=0)
+        return -np.log(np.select([y > 0, y == 0], [p, 1.0 - p], 1.0)).mean(axis=0)
 
     first, start, rises = losses(X), 0, []
     for feature in features:
@@ -202,7 +202,7 @@ class TablePipeline(Pipeline):
         return sparse.hstack(parts, "csr") if any(map(sparse.issparse, parts)) else np.hstack(parts)
 
     def truth(self, table: Table) -> Ints:
-        """Labels (n, K) of a table's rows, 1 where present."""
+        """Labels (n, K) of a table's rows, 1 where present, -1 where missing."""
         _require(table, [label.source for label in self.labels])
         for column in dict.fromkeys(label.column for label in self.labels if label.separator):
             of_column = [label for label in self.labels if label.column == column]
@@ -291,7 +291,7 @@ class TablePipeline(Pipeline):
         """The five measures of multi-label prediction."""
         pieces = self._by_rows(source, partial(self._compared, seen_by_workers(source)))
         truth, predicted = (np.concatenate(part) for part in zip(*pieces, strict=True))
-        return {"rows": len(truth), **all_measures(truth, predicted)}
+        return {"rows": len(truth), **_measures(truth, predicted)}
 
     def _compared(self, source: Path, rows: slice) -> tuple[Ints, Ints]:
         """True and predicted labels of some rows."""
@@ -307,6 +307,11 @@ class TablePipeline(Pipeline):
             return map_anywhere(function, pieces)
         finally:
             _forget_all()
+
+
+def _measures(truth: Ints, predicted: Ints) -> dict[str, float]:
+    """All measures of labels (n, K) as far as they are known."""
+    return all_measures(np.where(truth < 0, predicted, truth), predicted)
 
 
 def train(
@@ -362,7 +367,7 @@ def train(
             if len(part):
                 rows = X[part]
                 y = rows.ask(estimator.predict) if isinstance(X, RemoteRows) else estimator.predict(rows)
-                facts |= {f"{name}_{key}": value for key, value in all_measures(table.y[part], y).items()}
+                facts |= {f"{name}_{key}": value for key, value in _measures(table.y[part], y).items()}
     finally:
         _forget_all()
     return TablePipeline(estimator, model, table.features, table.labels), facts
@@ -456,6 +461,9 @@ class TableSpec:
                     messages.append(f"label {label.name!r} {only}.")
             pipeline = TablePipeline(None, "", features, labels)
             X, y = pipeline.matrix(table), pipeline.truth(table)
+            for label, unknown in zip(labels, np.sum(y < 0, axis=0), strict=True):
+                if unknown:
+                    messages.append(f"label {label.name!r} has {unknown} blank cells, which count as missing.")
         arrays = (X.data, X.indices, X.indptr, y) if sparse.issparse(X) else (X, y)
         digest = digest_of([*(array.tobytes() for array in arrays), *names, *self.labels])
         return Described(features, labels, y, X.shape, digest, messages), X
