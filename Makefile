@@ -80,6 +80,17 @@ mathjax:
 links: .venv/installed
 	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
 
+# Wheel and sdist, checked, and the wheel tried in an environment of its own; nothing is uploaded.
+release: .venv/installed
+	rm -rf dist build/release
+	$(BIN)/python -m pip install --quiet build twine
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet dist/*.whl
+	cd build/release && bin/python ../../tests/release/smoke.py
+	@echo "dist/ is ready: set the version in CHANGELOG.md and CITATION.cff, then $(BIN)/python -m twine upload dist/*"
+
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

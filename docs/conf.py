@@ -13,6 +13,7 @@ from sphinx.ext import autosummary
 from potentia import __version__
 
 logging.getLogger("potentia").setLevel(logging.WARNING)  # Sphinx would print how fits of the gallery progress
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")
 autosummary.WELL_KNOWN_ABBREVIATIONS += ("Eq.", "sec.")  # which end no sentence
 project = "potentia"
 author = copyright = "the potentia developers"
@@ -144,7 +145,7 @@ def see_also(app, what, name, obj, options, lines):
     sections = re.split(r"^## ", (DOCS / "api.md").read_text(), flags=re.M)
     groups = (re.findall(r"~(potentia\.[\w.]+)", section) for section in sections)
     same = next((group for group in groups if name in group), [])
-    others = [f":any:`~{other}`" for other in same if other != name]
+    others = [f":py:obj:`~{other}`" for other in same if other != name]
     used = [page for page, text in texts().items() if re.search(rf"\bpt\.(\w+\.)*{name.rsplit('.')[-1]}\b", text)]
     if others:
         lines += ["", f"See also: {', '.join(others)}."]

@@ -30,10 +30,15 @@ for name, given in (("alone", np.empty((0, 2), int)), ("with friends", edges)):
     print(f"{name}: {np.mean(model.predict()[hidden] == truth[hidden]):.0%} of the unknown persons right")
 
 # %%
-# How sure the model is of each person.
+# How sure the model is of each person: blue, red, or pale. Black rings mark the persons whose team was known.
 blue = model.predict_proba()[:, list(model.classes_).index("blue")]
-plt.figure(figsize=(6, 2.5), layout="constrained")
-plt.hist([blue[team == 0], blue[team == 1]], bins=20, color=["tab:red", "tab:blue"], label=["red", "blue"])
-plt.xlabel("probability of blue")
-plt.legend(title="truth")
+graph = pt.Graph.from_edges(120, edges, n_states=2)
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+for axis, (title, shown) in zip(axes, {"probability of blue": blue, "truth": team}.items(), strict=True):
+    pt.plot.graph(graph, shown, ax=axis)
+    axis.set_title(title)
+    for dots in axis.collections[1:]:
+        dots.set_cmap("coolwarm_r")
+        dots.set_sizes([40])
+        dots.set_edgecolor(np.where(hidden, "none", "black"))
 plt.show()
