@@ -162,11 +162,17 @@ def test_another_session_goes_on_with_the_strokes_and_classes(tmp_path):
 
 def test_folders_that_cannot_be_annotated_are_one_sentence(tmp_path, capsys):
     photos = write_images(tmp_path / "photos")
+    (tmp_path / "long.csv").write_text(f"0,{'a' * 200_000}\n1,b\n")
+    (tmp_path / "digits.csv").write_text(f"{'9' * 5000},a\n1,b\n")
     for line, words in (
         (f"{tmp_path / 'none'}", "there is no such folder"),
         (f"{photos} --classes one", "there must be 2 to 20 classes"),
+        (f"{photos} --classes cat,cell,Cat", "that no other class has, not 'Cat'"),
+        (f"{photos} --classes cell,void", "that no other class has, not 'void'"),
         (f"{photos} --classes a,b --palette p.csv", "give one of them"),
         (f"{photos} --palette {tmp_path / 'p.csv'}", "the palette file cannot be read"),
+        (f"{photos} --palette {tmp_path / 'long.csv'}", "the palette file cannot be read"),
+        (f"{photos} --palette {tmp_path / 'digits.csv'}", "is not a whole number"),
     ):
         assert main(["annotate", *line.split(), "--out", str(tmp_path / "out")]) == 2
         error = capsys.readouterr().err

@@ -119,6 +119,30 @@ def test_pages_are_images_or_a_volume(tmp_path):
         image_files(tmp_path, "volumes")
 
 
+def test_a_page_and_another_image_of_its_name_are_refused(tmp_path):
+    tifffile.imwrite(tmp_path / "s.tif", np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
+    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "s_001.png")
+    with pytest.raises(pt.PotentiaError, match=r"s_001\.png has the name of an image in .*s\.tif: rename one of them"):
+        image_files(tmp_path)
+
+
+OME = (
+    '<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0"><Pixels ID="P" '
+    'DimensionOrder="XYZCT" Type="uint8" SizeX="5" SizeY="4" SizeZ="1000" SizeC="1" SizeT="1000000000"><TiffData/>'
+    "</Pixels></Image></OME>"
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("s.ome.tif", OME), ("s.tif", '{"shape": [1000000000000, 4, 5]}')])
+def test_files_that_claim_more_images_than_they_can_hold_are_refused(name, text, tmp_path):
+    """Of a billion pages a list alone would take all memory."""
+    tifffile.imwrite(tmp_path / name, np.zeros((4, 5), np.uint8), description=text, metadata=None)
+    with pytest.raises(pt.PotentiaError, match="says that it has 1000000000000 images, more than its size allows"):
+        image_files(tmp_path)
+    with pytest.raises(pt.PotentiaError, match=r"more than its size allows|GB of memory"):
+        read_tiff(tmp_path / name)
+
+
 def test_masks_are_found_by_their_endings_and_beside_their_images(tmp_path):
     for name in ("a.png", "a_mask.png", "b.jpg", "b_labels.png", "c.png", "c-mask.png"):
         Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / name)

@@ -411,6 +411,10 @@ def test_parquet_tables_hold_the_same(tmp_path):
     write_table(tmp_path / "w.parquet", {"a": ["1", "0"], "b": ["yes", "no"]})
     assert read_table(tmp_path / "w.parquet") == {"a": ["1", "0"], "b": ["yes", "no"]}
     assert parquet.read_table(tmp_path / "w.parquet").to_pydict() == {"a": [1, 0], "b": ["yes", "no"]}
+    strange = {"long": ["9" * 5000, "1"], "wide": ["9" * 30, "1"], "signs": ["--5", "1"], "zeros": ["-0", "01"]}
+    for name, cells in strange.items():  # not integers that a column can hold
+        write_table(tmp_path / "w.parquet", {name: cells})
+        assert read_table(tmp_path / "w.parquet") == {name: cells}
     (tmp_path / "bad.parquet").write_text("x")
     with pytest.raises(pt.PotentiaError, match=r"bad\.parquet"):
         read_table(tmp_path / "bad.parquet")

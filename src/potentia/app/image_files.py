@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.types import PotentiaError, warn_caller
+from ..base.resources import check_memory
+from ..base.types import PotentiaError, shown, warn_caller
 from ..features.datasets import open_image
 
 TIFF_SUFFIXES = (".tif", ".tiff")
@@ -27,7 +30,15 @@ def is_tiff(path: Path) -> bool:
 def n_pages(path: Path, axes: str | None = None) -> int:
     """The number of images in a file, whose axes are those of `axes` or else as the file states."""
     _, axes, shape = _series(path, False, axes)
-    return int(np.prod([n for axis, n in zip(axes, shape, strict=True) if axis not in "YX" + _CHANNELS]))
+    count = math.prod(n for axis, n in zip(axes, shape, strict=True) if axis not in "YX" + _CHANNELS)
+    _check_count(path, count)
+    return count
+
+
+def _check_count(path: Path, count: int) -> None:
+    """Refuse a file that says that it has more images than bytes, before there is a list of them."""
+    if count > path.stat().st_size:
+        raise PotentiaError(f"{path}: the file says that it has {shown(count)} images, more than its size allows.")
 
 
 def read_tiff(path: Path, page: int | None = None, axes: str | None = None) -> np.ndarray:
@@ -77,8 +88,12 @@ def _series(path: Path, read: bool, given: str | None = None) -> tuple[Any, str,
     tifffile = _tifffile()
     try:
         with tifffile.TiffFile(path) as file:
+            sizes = re.findall(r'\bSize[ZCT]="(\d{1,18})', file.ome_metadata or "")
+            _check_count(path, math.prod(map(int, sizes[:3])))
             series = file.series[0]
             axes, shape = series.axes, series.shape
+            if read:
+                check_memory(float(math.prod(shape)) * series.dtype.itemsize, str(path), "cut it into smaller files")
             values = series.asarray() if read else None
             if (
                 given is None and axes.endswith("S") and shape[-1] == 4 and file.pages[0].photometric == 2
@@ -87,6 +102,8 @@ def _series(path: Path, read: bool, given: str | None = None) -> tuple[Any, str,
                 values = None if values is None else values[..., :3]
     except FileNotFoundError:
         raise PotentiaError(f"{path}: there is no such file.") from None
+    except PotentiaError:
+        raise
     except Exception as error:  # a damaged or compressed file fails in many ways
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PotentiaError(f"{path}: this is not a readable TIFF file ({reason}).") from None
@@ -168,6 +185,10 @@ def image_files(
         count = n_pages(path, axes) if is_tiff(path) else 1
         numbered = [ImageFile(f"{name}_{page:03d}", path, page, axes) for page in range(count)]
         files += [ImageFile(name, path, None, axes)] if count == 1 else numbered
+    pages = {file.name: file.path for file in files if file.page is not None}
+    for file in files:
+        if pages.get(file.name, file.path) != file.path:
+            raise PotentiaError(f"{file.path} has the name of an image in {pages[file.name]}: rename one of them.")
     return files
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..base.types import Ints, PotentiaError, warn_caller
+from ..base.types import Ints, PotentiaError, shown, warn_caller
 from .image_files import Mask, code_colours
 
 #: "type": unsigned integers divided by the largest of their type; "set": the range of the training images becomes
@@ -395,10 +395,10 @@ def parse_void(void: str | None, coloured: bool) -> list[int]:
 def parse_code(text: str, coloured: bool, source: str) -> int:
     """A value of masks as text: a whole number, or #rrggbb for masks of colours."""
     value = text.strip()
-    if re.fullmatch(_COLOUR if coloured else r"\d+", value):
+    if re.fullmatch(_COLOUR if coloured else r"\d{1,18}", value):
         return int(value.removeprefix("#"), 16 if coloured else 10)
     wanted = "a colour #rrggbb, as the masks hold colours" if coloured else "a whole number"
-    raise PotentiaError(f"{source}: {value!r} is not {wanted}.")
+    raise PotentiaError(f"{source}: {shown(value)} is not {wanted}.")
 
 
 def show_code(code: int, coloured: bool) -> str:
@@ -409,11 +409,11 @@ def show_code(code: int, coloured: bool) -> str:
 def read_palette(path: Path, coloured: bool) -> list[tuple[int, str, int | None]]:
     """(value, name, colour or None) of every line `value,name[,#rrggbb]`."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PotentiaError(f"{path}: the palette file cannot be read ({error}).") from None
     listed: list[tuple[int, str, int | None]] = []
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         place = f"{path}, line {number}"

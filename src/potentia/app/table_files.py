@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import Ints, PotentiaError, warn_caller
+from ..base.types import Ints, PotentiaError, shown, warn_caller
 from .pipeline import write_text
 
 #: A column's cells as text, None if the value is missing.
@@ -171,8 +171,7 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
 
 def _typed(column: Sequence[Any]) -> list[Any]:
     """A column with texts turned into integers if every cell is an integer in plain spelling, else unchanged."""
-    texts = all(isinstance(cell, str) for cell in column)
-    whole = texts and all(cell.lstrip("-").isdecimal() and str(int(cell)) == cell for cell in column)
+    whole = all(isinstance(cell, str) and _WHOLE.fullmatch(cell) for cell in column)
     return [int(cell) for cell in column] if whole else list(column)
 
 
@@ -293,6 +292,7 @@ _GROUPED = {
     style: re.compile(rf"[-+]?(\d+|[1-9]\d{{0,2}}({group}\d{{3}})+)?({point}\d*)?([eE][-+]?\d+)?")
     for style, point, group in (("point", r"\.", r"[,' ]"), ("comma", ",", r"[.' ]"))
 }
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _DATE = re.compile(
     r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:\.\d+)?)?(?:Z|[-+]\d\d:?\d\d)?)?"
 )
@@ -484,7 +484,7 @@ def _number(cell: str | None, name: str, row: int, style: str = "plain") -> floa
         value = _read(cell, "plain")
     if value is None or not np.isfinite(value):
         what = "a date" if style in NUMBERS[3:] else "a finite number"
-        raise PotentiaError(f"row {row} of column {name!r} is {cell!r}, which is not {what}.")
+        raise PotentiaError(f"row {row} of column {name!r} is {shown(cell)}, which is not {what}.")
     return value
 
 

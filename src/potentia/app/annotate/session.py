@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 from scipy import ndimage
 
 from ...base.files import new_folder, replacing
-from ...base.types import Ints, PotentiaError
+from ...base.types import Ints, PotentiaError, shown
 from ..image_files import code_colours, image_files, read_image, read_mask
 from ..image_pipeline import ImagePipeline
 from ..pipeline import file_digests, write_text
@@ -111,7 +111,10 @@ class Session:
             listed = [row for row in read_palette(known, False) if row[1].casefold() != "void"]
             classes = [(code, name, _colour(k) if c is None else c) for k, (code, name, c) in enumerate(listed)]
         else:
-            classes = [(k, name, _colour(k)) for k, name in enumerate(names or ("background", "object"))]
+            names = names or ("background", "object")
+            for k, name in enumerate(names):
+                _check_name(name, names[:k])
+            classes = [(k, name, _colour(k)) for k, name in enumerate(names)]
         if not 2 <= len(classes) <= MAX_CLASSES or any(code >= VOID for code, _, _ in classes):
             what = known or "--classes"
             raise PotentiaError(f"{what}: there must be 2 to {MAX_CLASSES} classes, with values from 0 to {VOID - 1}.")
@@ -127,9 +130,7 @@ class Session:
         """Add a class; its strokes have the next free value."""
         text = name.strip() if isinstance(name, str) else ""
         with self._changed:
-            taken = [known.casefold() for _, known, _ in self.classes]
-            if not 0 < len(text) <= 40 or not text.isprintable() or text.casefold() in (*taken, "void"):
-                raise PotentiaError("A class needs a name of up to 40 characters that no other class has.")
+            _check_name(text, [known for _, known, _ in self.classes])
             if len(self.classes) >= MAX_CLASSES:
                 raise PotentiaError(f"There can be {MAX_CLASSES} classes.")
             code = max(code for code, _, _ in self.classes) + 1
@@ -395,6 +396,13 @@ class Session:
             if self._found is not None and self._found.model is not None:
                 self._save_model(self._found.model)
         self._thread.join(timeout=10.0)
+
+
+def _check_name(name: str, taken: Sequence[str]) -> None:
+    """Refuse what cannot be the name of a class beside others."""
+    others = [known.casefold() for known in (*taken, "void")]
+    if not 0 < len(name) <= 40 or not name.isprintable() or name.casefold() in others:
+        raise PotentiaError(f"A class needs a name of up to 40 characters that no other class has, not {shown(name)}.")
 
 
 def _signed(marks: np.ndarray) -> Ints:
