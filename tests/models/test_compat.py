@@ -6,11 +6,12 @@ import numpy as np
 import pycrfsuite as peer
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import cross_val_predict, cross_val_score
+from sklearn.metrics import make_scorer
+from sklearn.model_selection import RandomizedSearchCV, cross_val_predict, cross_val_score
 
 import potentia as pt
 from potentia.compat import pycrfsuite, sklearn_crfsuite
-from potentia.compat.sklearn_crfsuite import CRF, metrics
+from potentia.compat.sklearn_crfsuite import CRF, metrics, scorers
 
 X1 = [{"bias": 1, "tail": "ing"}, {"bias": True, "cap": False}, {"bias": 0.5, "tail": b"ed"}, {"deep": {"a": ["b"]}}]
 Y1 = ["v", "n", "v", "n"]
@@ -241,6 +242,23 @@ def test_cross_validation_of_ragged_sequences():
     assert cross_val_score(crf, X, y, cv=3).shape == (3,)
     found = cross_val_predict(crf, X, y, cv=3)
     assert [len(row) for row in found] == [len(row) for row in y]
+
+
+def test_searches_over_penalties_take_scorers():
+    X, y = data(30)
+    by_f1 = make_scorer(metrics.flat_f1_score, average="weighted", labels=["v", "n"])
+    for scoring in (by_f1, scorers.flat_accuracy, scorers.sequence_accuracy):
+        search = RandomizedSearchCV(
+            CRF(max_iterations=5),
+            {"c1": [0.01, 3.0], "c2": [0.1, 1.0]},
+            n_iter=2,
+            cv=3,
+            scoring=scoring,
+            random_state=0,
+        ).fit(X, y)
+        assert search.score(X, y) == scoring(search.best_estimator_, X, y)
+    expected = metrics.sequence_accuracy_score(y, search.predict(X))
+    assert scorers.sequence_accuracy(search.best_estimator_, X, y) == expected
 
 
 def test_measures_join_the_sequences():

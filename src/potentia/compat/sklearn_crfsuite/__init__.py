@@ -1,4 +1,4 @@
-"""The interface of sklearn-crfsuite: `CRF` and `metrics`.
+"""The interface of sklearn-crfsuite: `CRF`, `metrics` and `scorers`.
 
 ``import potentia.compat.sklearn_crfsuite as sklearn_crfsuite`` replaces ``import sklearn_crfsuite``. The algorithms
 "ap", "pa" and "arow" are not available; "rprop" is new. See `potentia.compat.pycrfsuite` for the rest.
@@ -20,9 +20,9 @@ from ...base.types import PotentiaError
 from ...models.chain_crf import ChainCRF
 from ...models.chain_files import crfsuite_bytes, write_bytes
 from .. import pycrfsuite
-from . import metrics
+from . import metrics, scorers
 
-__all__ = ["CRF", "metrics"]
+__all__ = ["CRF", "metrics", "scorers"]
 
 #: The arguments of the constructor with other names than the options of a trainer.
 _NAMES = {
