@@ -1,5 +1,6 @@
 """Networks of labels over any classifiers: search, held-out scores, the forest of labellings, and files."""
 
+import pickle
 from itertools import product
 
 import numpy as np
@@ -12,8 +13,10 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import potentia as pt
 from potentia.base.saving import file_kind, read_file, write_file
+from potentia.models.multilabel import label_network
 from potentia.models.multilabel.constraints import among_varying, make_rules, read_constraints
 from potentia.models.multilabel.posterior import FLOOR, Conditionals, Member, Seen, candidates, learn_conditionals
+from potentia.models.multilabel.sets import Ranked
 from potentia.models.multilabel.units import learn_forest
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
@@ -170,7 +173,7 @@ def test_conditionals_are_penalised_logistic_regressions():
 def test_a_forest_has_the_shares_of_its_leaves_and_held_out_ones():
     X, Y = labelled_rows(60)
     signs = 2.0 * Y - 1
-    forest, aside_of = learn_forest(X, signs, np.ones(60), 30, 0)
+    forest, aside_of = learn_forest(X, signs[None], np.ones(60), 30, 0)
     held_out = aside_of(np.arange(60))
     p = forest.seen(X).probabilities
     np.testing.assert_allclose(p.sum(axis=1), 1.0)
@@ -368,3 +371,68 @@ def test_held_out_measures_and_dependences_are_reported():
     first, second, change = model.dependences()[0]
     assert {first, second} == {"0", "2"}
     assert change < 0
+
+
+def test_exact_match_of_rows_with_missing_labels_is_right_on_average():
+    rng, found = np.random.default_rng(0), []
+    wrong = rng.random((400, 6)) < 0.1
+    right = np.mean(~wrong.any(axis=1))
+    for _ in range(300):
+        known = rng.random(wrong.shape) >= np.linspace(0.1, 0.4, 6)
+        found.append(label_network._all_right(wrong, known).mean())
+        assert np.mean(~(wrong & known).any(axis=1)) > right
+    assert np.mean(found) == pytest.approx(right, abs=3 * np.std(found) / np.sqrt(300))
+    np.testing.assert_array_equal(label_network._all_right(wrong, np.ones_like(wrong)), ~wrong.any(axis=1))
+
+
+def test_labellings_are_drawn_by_their_probabilities():
+    loss = np.array([0.5, 0.5 + np.log(3), 2.0, 1.0, 1.0 + np.log(2), 1.0 + np.log(4)])
+    listed = Ranked(np.array([0, 0, 1, 2, 2, 2]), np.zeros((6, 1)), loss, np.zeros(3))
+    places = listed.drawn(20_000, np.random.default_rng(0))
+    np.testing.assert_array_equal(places[:10_000], np.tile([0, 2, 3], (10_000, 1)))
+    shares = np.stack([np.bincount(column, minlength=6) for column in places[10_000:].T]) / 10_000
+    expected = [[3 / 4, 1 / 4, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 4 / 7, 2 / 7, 1 / 7]]
+    np.testing.assert_allclose(shares, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("units", [["linear"], ["boosting"], [LogisticRegression(), ExtraTreesClassifier(5)]])
+def test_missing_labels_weights_constraints_and_sets_go_together(units, tmp_path):
+    X, Y = labelled_rows(160, K=4)
+    Y[:, 1] |= Y[:, 0]
+    Y[:, 3] &= 1 - Y[:, 2]
+    limits = [pt.factors.Implies("0", "1"), pt.factors.AtMostOne("2", "3")]
+    rng = np.random.default_rng(1)
+    holes = np.where(rng.random(Y.shape) < 0.3, np.nan, Y)
+    model = pt.LabelNetwork(units, **SMALL, constraints=limits, class_weight="balanced")
+    rows = sparse.csr_matrix(X.astype(np.float32))
+    model.fit(rows[:100], holes[:100], sample_weight=rng.random(100) + 0.1).calibrate(rows[100:], Y[100:])
+    sets = model.predict_set(rows, 0.8, of="labellings").labels
+    for found in (*(model.predict(rows, target) for target in ("exact", "hamming", "f1")), *sets):
+        assert np.all(found[:, 0] <= found[:, 1])
+        assert np.all(found[:, 2] + found[:, 3] <= 1)
+    copies = [pickle.loads(pickle.dumps(model))]
+    if len(units) == 1:
+        model.save(tmp_path / "m")
+        copies.append(pt.load(tmp_path / "m"))
+    for copied in copies:
+        np.testing.assert_array_equal(copied.predict_proba(rows), model.predict_proba(rows))
+        np.testing.assert_array_equal(copied.predict_set(rows).high, model.predict_set(rows).high)
+        for a, b in zip(copied.predict_set(rows, 0.8, of="labellings").labels, sets, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_of_many_rows_some_are_held_out_and_units_learn_from_all(share, monkeypatch, tmp_path):
+    monkeypatch.setattr(label_network, "_LEARNED", 120)
+    monkeypatch.setattr(label_network, "_COMPARED", 80)
+    X, Y = labelled_rows(500)
+    holes = np.where(np.random.default_rng(0).random(Y.shape) < share, np.nan, Y)
+    model = pt.LabelNetwork(["linear"], **SMALL).fit(X[:400], holes[:400])
+    assert model._forest.labellings.shape[0] <= 2**4
+    few = pt.LabelNetwork(["linear"], **SMALL).fit(X[:120], holes[:120])
+    assert np.abs(model._units[0]._coef - few._units[0]._coef).max() > 1e-3
+    assert model.score(X[400:], Y[400:]) >= few.score(X[400:], Y[400:]) - 0.05
+    mapped = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", shape=X.shape)
+    mapped[:] = X
+    again = pt.LabelNetwork(["linear"], **SMALL).fit(np.load(tmp_path / "x.npy", mmap_mode="r")[:400], holes[:400])
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))

@@ -43,7 +43,7 @@ MODELS: dict[str, type[TableModel]] = {
     "independent": IndependentClassifiers,
 }
 #: Models that the workers of a cluster learn label by label; of others one worker does all the work.
-_BY_LABEL = ("lmsbn", "independent")
+_BY_LABEL = ("network", "lmsbn", "independent")
 
 
 def make_model(name: str, seed: int, **options: Any) -> TableModel:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from scipy import sparse
 
 from ...base.resources import check_memory
 from ...base.saving import SavedFunction
@@ -16,7 +16,7 @@ from ...base.schema import FLAG, Array, Items, Kind, Number, Rule, Schema, check
 from ...base.types import Bools, Floats, Ints, PotentiaError, check_choice, check_count, check_positive, prefixed, shown
 from .base import FitTask, MultiLabelClassifier
 from .constraints import Constraints, forced, make_rules
-from .hinge import HingeSolver
+from .hinge import HingeSolver, RemoteRows
 from .inputs import ClassWeight, check_class_weight, check_seed
 from .network import LabelSearch, among, check_order, project, splits
 from .posterior import Conditionals, Member, Seen, candidates, learn_conditionals, losses_of, ranked
@@ -35,6 +35,8 @@ _RIDGES, _POWERS = (1.0, 10.0, 100.0, 1000.0), (0.0, 0.5, 1.0, 2.0, 4.0)
 _RIDGE, _POWER = 10.0, 1.0
 #: Held-out rows predicted without an error below which labellings are not compared as wholes.
 _FEW_ROWS = 5
+#: Labellings that stand for a row with missing labels in the forest.
+_COMPLETIONS = 8
 #: Rows that are labelled at once, that options are compared on, and that conditionals are learned from at most.
 _CHUNK, _COMPARED, _LEARNED = 512, 3000, 30_000
 
@@ -177,62 +179,68 @@ class LabelNetwork(MultiLabelClassifier):
         if isinstance(self.units, str):
             units = ["linear", "rbf"] if n <= _MOST_KERNEL_ROWS else ["linear"]
         self._check_memory(task, units)
-        order = self._order(task.signs)
+        order, rng = self._order(task.signs), np.random.default_rng(seed)
         solver = HingeSolver(1.0, float(self.tol), int(self.passes), seed)
+        task, held = _some_rows(task, rng)
+        n = len(held.signs)
         # too few rows for every fold to have two are not held out
         folds = list(splits(n, self.cv, seed)) if n >= 2 * self.cv else [(np.arange(n), np.arange(n))]
         self.units_ = [unit if isinstance(unit, str) else type(unit).__name__ for unit in units]
         self._units = [make_unit(unit, seed) for unit in units]
-        parts = [unit.learn(task, solver, folds) for unit in self._units]
-        rng = np.random.default_rng(seed)
-        learned = np.sort(rng.permutation(n)[:_LEARNED]) if n > _LEARNED else np.arange(n)
+        parts = [unit.learn(task, held, solver, folds) for unit in self._units]
         compared = np.sort(rng.permutation(n)[:_COMPARED]) if n > _COMPARED else np.arange(n)
         held_out: Any = None
         if self.n_trees:
-            rows = task.weight.sum(axis=1) / task.known.sum(axis=1)
-            self._forest, held_out = learn_forest(task.X, self._completed(task, parts, order), rows, self.n_trees, seed)
-            blocks = (np.arange(a, min(a + _COMPARED, n)) for a in range(0, n, _COMPARED))
-            parts.append(np.concatenate([self._forest.scores(held_out(block)) for block in blocks]))
+            rows = held.weight.sum(axis=1) / held.known.sum(axis=1)
+            blocks = [np.arange(a, min(a + _COMPARED, n)) for a in range(0, n, _COMPARED)]
+            near: list[Floats] = []
+            for _ in range(1 if held.known.all() else 2):  # again, completed by what the first forest has seen
+                completed = self._completed(held, parts + near, order, held_out)
+                self._forest, held_out = learn_forest(held.X, completed, rows, self.n_trees, seed)
+                near = [np.concatenate([self._forest.scores(held_out(block)) for block in blocks])]
+            parts += near
         scores = np.stack(parts, axis=2)
         del parts
         self._scale = scores.std(axis=(0, 1)) + 1e-12
         scores /= self._scale
-        known = task.known
-        ridge, aside = self._calibrate(scores[compared], task.signs[compared], task.weight[compared], seed)
-        self._own = self._alone(scores[learned], task.signs[learned], task.weight[learned], ridge)
-        beliefs = (
-            task.signs if known.all() else np.where(known, task.signs, 2.0 * self._own.probabilities(scores) - 1.0)
-        )
+        signs, weight, known = held.signs, held.weight, held.known
+        ridge, aside = self._calibrate(scores[compared], signs[compared], weight[compared], seed)
+        self._own = self._alone(scores, signs, weight, ridge)
+        beliefs = signs if known.all() else np.where(known, signs, 2.0 * self._own.probabilities(scores) - 1.0)
         seen = None if held_out is None else held_out(compared)
-        data = scores[compared], task.signs[compared], beliefs[compared], task.weight[compared]
-        self._choose(data, order, seen, aside, seed)
-        data = scores[learned], task.signs[learned], beliefs[learned], task.weight[learned]
+        data = scores, signs, beliefs, weight
+        self._choose(tuple(part[compared] for part in data), order, seen, aside, seed)
         self._conditionals = self._together(data, order, self.ridge_)
         self.order_ = np.flatnonzero(self._coding.varying)[order]
 
     def _check_memory(self, task: FitTask, units: Sequence[Any]) -> None:
         """Refuse a fit that needs more memory than there is."""
         (n, d), V = task.X.shape, task.signs.shape[1]
-        needed = 8.0 * n * V * (3 * (len(units) + 1) + 4) + 8.0 * n * d * (not sparse.issparse(task.X))
-        needed += 24.0 * n * n * ("rbf" in units) + 16.0 * self.n_trees * (n + 4 * min(n, 10_000))
+        m = min(n, _LEARNED)
+        needed = 8.0 * m * V * (3 * (len(units) + 1) + 4) + 16.0 * m * d * isinstance(task.X, np.ndarray)
+        needed += 24.0 * n * n * ("rbf" in units) + 16.0 * self.n_trees * (m + 4 * min(m, 10_000))
         check_memory(needed, "fitting this LabelNetwork", "use fewer rows, labels or trees")
 
-    def _completed(self, task: FitTask, parts: list[Floats], order: Ints) -> Floats:
-        """The signs (n, V), those of missing labels by what the units make most probable given the others."""
-        if task.known.all():
-            return task.signs
-        scores = np.stack(parts, axis=2) if parts else np.zeros((*task.signs.shape, 0))
+    def _completed(self, held: FitTask, parts: list[Floats], order: Ints, held_out: Any) -> Floats:
+        """Labellings (c, n, V) of the rows: the signs, those of missing labels drawn given the others.
+
+        Half of a row's labellings are the most probable one by units and forest, if there is one yet.
+        """
+        signs, weight, known = held.signs, held.weight, held.known
+        if known.all():
+            return signs[None]
+        scores = np.stack(parts, axis=2) if parts else np.zeros((*signs.shape, 0))
         scores = scores / (scores.std(axis=(0, 1)) + 1e-12)
-        own = self._alone(scores, task.signs, task.weight, _RIDGE)
-        clamp = np.where(task.known, task.signs, 0.0)
-        beliefs = np.where(task.known, task.signs, 2.0 * own.probabilities(scores) - 1.0)
-        network = self._together((scores, task.signs, beliefs, task.weight), order, _RIDGE)
-        blocks = [slice(a, a + _CHUNK) for a in range(0, len(clamp), _CHUNK)]
-        return np.concatenate([
-            Member(network, network.base(scores[b]), make_rules(self._varying_constraints, order))
-            .most_probable(self.width, clamp[b]).labels
-            for b in blocks
-        ])  # fmt: skip
+        beliefs = np.where(known, signs, 2.0 * self._alone(scores, signs, weight, _RIDGE).probabilities(scores) - 1.0)
+        network = self._together((scores, signs, beliefs, weight), order, _RIDGE)
+        rules, rng, n = make_rules(self._varying_constraints, order), np.random.default_rng(held.seed), len(signs)
+        completed = np.empty((_COMPLETIONS, *signs.shape))
+        for rows in (np.arange(a, min(a + _CHUNK, n)) for a in range(0, n, _CHUNK)):
+            member = Member(network, network.base(scores[rows]), rules)
+            seen = None if held_out is None else held_out(rows)
+            listed = ranked(member, seen, _POWER, self.width, np.where(known, signs, 0.0)[rows])
+            completed[:, rows] = listed.signs[listed.drawn(_COMPLETIONS, rng)]
+        return completed
 
     def _alone(self, scores: Floats, signs: Floats, weight: Floats, ridge: float) -> Conditionals:
         """Every label's regression on its scores alone."""
@@ -241,11 +249,15 @@ class LabelNetwork(MultiLabelClassifier):
     def _together(self, data: tuple[Floats, ...], order: Ints, ridge: float) -> Conditionals:
         """Every label's regression on its scores and the labels before it, where constraints leave it a choice."""
         scores, signs, beliefs, weight = data
-        rules = make_rules(self._varying_constraints, order)
-        if len(rules.size):
-            weight = weight.copy()
-            weight[:, order] *= ~forced(rules, np.where(weight > 0, signs, beliefs)[:, order])
+        weight = np.where(self._has_choice(signs, beliefs, weight, order), weight, 0.0)
         return learn_conditionals(scores, signs, beliefs, order, ridge, weight, self.parents)
+
+    def _has_choice(self, signs: Floats, beliefs: Floats, weight: Floats, order: Ints) -> Bools:
+        """Which labels (n, V) are known and not forced by constraints, given the labels before them."""
+        rules, free = make_rules(self._varying_constraints, order), weight > 0
+        if len(rules.size):
+            free[:, order] &= ~forced(rules, np.where(free, signs, beliefs)[:, order])
+        return free
 
     def _calibrate(self, scores: Floats, signs: Floats, weight: Floats, seed: int) -> tuple[float, Floats]:
         """The ridge of the regressions of labels alone, of the least held-out log-loss, with the probabilities; the
@@ -274,7 +286,7 @@ class LabelNetwork(MultiLabelClassifier):
         return np.arange(signs.shape[1]) if self.order == "index" else np.argsort(-signs.sum(axis=0), kind="stable")
 
     def _choose(self, data: tuple[Floats, ...], order: Ints, seen: Seen | None, aside: Floats, seed: int) -> None:
-        """`ridge_` of the largest held-out log P, then `power_` and `whole_` by held-out measures."""
+        """`ridge_` of the largest held-out log P of known labels, then `power_` and `whole_` by held-out measures."""
         scores, signs, beliefs, weight = data
         self.ridge_, self.power_, self.cv_results_ = _RIDGE, _POWER if seen is not None else 0.0, []
         n, known, most = len(signs), weight > 0, -np.inf
@@ -282,14 +294,14 @@ class LabelNetwork(MultiLabelClassifier):
         if n < 2 * self.cv:
             return
         parts, rules = list(splits(n, self.cv, seed)), make_rules(self._varying_constraints, order)
-        complete = np.where(known, signs, np.where(beliefs > 0, 1.0, -1.0))
+        free = self._has_choice(signs, beliefs, weight, order)
         for ridge in _RIDGES:
             networks = [self._together(tuple(part[train] for part in data), order, ridge) for train, _ in parts]
             members = [Member(c, c.base(scores[test]), rules) for c, (_, test) in zip(networks, parts, strict=True)]
-            gain = sum(
-                np.maximum(member.log_probabilities(np.arange(len(test)), complete[test]), -1e6).sum()
-                for member, (_, test) in zip(members, parts, strict=True)
-            )
+            gain = 0.0
+            for member, (_, test) in zip(members, parts, strict=True):
+                odds = member.unplaced(member.base + beliefs[test][:, order] @ member.conditionals.coupling.T)
+                gain -= np.logaddexp(0.0, -signs[test] * odds)[free[test]].sum()
             if gain > most:
                 most, self.ridge_, best = gain, ridge, members
         wrong = {power: np.zeros(signs.shape, dtype=bool) for power in (_POWERS if seen is not None else (0.0,))}
@@ -298,14 +310,14 @@ class LabelNetwork(MultiLabelClassifier):
             listed = candidates(member, near, max(wrong), self.width)
             for power, errors in wrong.items():
                 errors[test] = listed.best(power).labels != signs[test]
-        self.cv_results_ = [_measured(power, True, errors & known) for power, errors in wrong.items()]
+        self.cv_results_ = [_measured(power, True, errors, known) for power, errors in wrong.items()]
         # the least Hamming loss of those of exact matches within half a standard error of the best
         exact = max(r["exact_match"] for r in self.cv_results_)
         exact -= 0.5 * np.sqrt(exact * (1.0 - exact) / n)
         whole = min((r for r in self.cv_results_ if r["exact_match"] >= exact), key=lambda r: r["hamming_loss"])
         self.power_ = whole["power"]
         apart = project(aside - 0.5, self._rules) != signs
-        self.cv_results_.append(_measured(self.power_, False, apart & known))
+        self.cv_results_.append(_measured(self.power_, False, apart, known))
         alone, wrong_share = self.cv_results_[-1], whole["hamming_loss"]
         fewer = wrong_share - 0.5 * np.sqrt(wrong_share * (1.0 - wrong_share) / known.sum())
         # or where hardly any row is predicted without an error
@@ -432,19 +444,44 @@ class LabelNetwork(MultiLabelClassifier):
         self.order_ = np.flatnonzero(self._coding.varying)[self._conditionals.order]
 
 
-def _measured(power: float, whole: bool, wrong: Any) -> dict[str, float]:
-    """Measures of labels (n, V) that are wrong or not."""
-    exact, hamming = float(np.mean(~wrong.any(axis=1))), float(np.mean(wrong))
+def _some_rows(task: FitTask, rng: np.random.Generator) -> tuple[FitTask, FitTask]:
+    """The task, and that of some rows, in memory here, that all but the final units learn from; few are all rows."""
+    n, X = len(task.signs), task.X
+    if n > _LEARNED:
+        some = np.sort(rng.permutation(n)[:_LEARNED])
+        X = X[some]
+    if isinstance(X, RemoteRows):
+        X = X.ask(copy)
+    if n > _LEARNED:
+        return task, task._replace(X=X, signs=task.signs[some], weight=task.weight[some])
+    task = task._replace(X=X)
+    return task, task
+
+
+def _measured(power: float, whole: bool, wrong: Bools, known: Bools) -> dict[str, float]:
+    """Measures of labels (n, V) that are wrong or not, as far as they are known."""
+    exact = float(np.clip(np.mean(_all_right(wrong, known)), 0.0, 1.0))
+    hamming = float(np.sum(wrong & known) / np.sum(known))
     return {"power": power, "whole": whole, "exact_match": exact, "hamming_loss": hamming}
+
+
+def _all_right(wrong: Bools, known: Bools) -> Floats:
+    """Whether all labels (n, V) of each row are right; where some are missing, numbers of the same expectation.
+
+    A wrong label that is known with probability q counts as a factor of (q - 1) / q, which with q, and the factor 1
+    otherwise, is 0 on average; for q below a half, -1. Labels must be missing independently of errors.
+    """
+    factor = 1.0 - 1.0 / np.maximum(known.mean(axis=0), 0.5)
+    return np.where(wrong & known, factor, 1.0).prod(axis=1)
 
 
 def intervals(truth: Bools, wrong: Bools, known: Bools, seed: int) -> dict[str, tuple[float, float, float]]:
     """Exact match, Hamming loss and macro F1 of labels (n, V), with 95 % bootstrap intervals over rows."""
-    n, wrong = len(truth), wrong & known
+    n = len(truth)
     counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1.0 / n), size=200)
     counts = np.concatenate([np.ones((1, n)), counts])
-    exact = counts @ ~wrong.any(axis=1) / n
-    hamming = (counts @ wrong.sum(axis=1)) / np.maximum(counts @ known.sum(axis=1), 1)
+    exact = np.clip(counts @ _all_right(wrong, known) / n, 0.0, 1.0)
+    hamming = (counts @ (wrong & known).sum(axis=1)) / np.maximum(counts @ known.sum(axis=1), 1)
     both, total = counts @ (truth & known & ~wrong), counts @ ((truth & known).astype(int) + (known & (truth != wrong)))
     f1 = np.where(total > 0, 2.0 * both / np.maximum(total, 1), 0.0).mean(axis=1)
     values = {"exact_match": exact, "hamming_loss": hamming, "f_macro": f1}

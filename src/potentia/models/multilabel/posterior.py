@@ -204,11 +204,13 @@ class Seen(NamedTuple):
         """P(label = +1) (n, V)."""
         return np.asarray(self.probabilities @ (self.labellings > 0).astype(float))
 
-    def entries(self) -> tuple[Ints, Ints, Floats]:
-        """Rows, numbers of labellings, and probabilities that are not zero."""
+    def within(self, clamp: Floats | None) -> tuple[Ints, Floats, Floats]:
+        """Rows, labellings, and probabilities that are not zero, of those with the signs of clamp, 0 if free."""
         entries = self.probabilities.tocoo()
         rows, numbers = entries.coords
-        return rows.astype(np.int64), numbers.astype(np.int64), entries.data
+        labellings, p = self.labellings[numbers], entries.data
+        kept = slice(None) if clamp is None else np.all(labellings * clamp[rows] >= 0, axis=1)
+        return rows[kept].astype(np.int64), labellings[kept], p[kept]
 
     def chances(self, rows: Ints, signs: Floats) -> Floats:
         """Probabilities (m) of labellings (m, V) at some rows; 0 for one that no training row has."""
@@ -256,11 +258,7 @@ def candidates(member: Member, seen: Seen | None, power: float, width: int, clam
     log_p = member.log_probabilities(rows, signs)
     chance = np.zeros(len(rows)) if seen is None else seen.chances(rows, signs)
     if seen is not None and power > 0:
-        listed, number, p = seen.entries()
-        labellings = seen.labellings[number]
-        if clamp is not None:
-            kept = np.all(labellings * clamp[listed] >= 0, axis=1)
-            listed, labellings, p = listed[kept], labellings[kept], p[kept]
+        listed, labellings, p = seen.within(clamp)
         least = log_p[listed] - power * np.log(p / FLOOR + 1.0) - _ROUNDING
         found = member.log_probabilities(listed, labellings, least)
         kept = found > -np.inf
@@ -275,18 +273,18 @@ def losses_of(member: Member, seen: Seen | None, power: float, rows: Ints, signs
     return -member.log_probabilities(rows, signs) - power * np.log(chance + FLOOR)
 
 
-def ranked(member: Member, seen: Seen | None, power: float, k: int) -> Ranked:
-    """The best labellings that a search of width k and the forest list, by their losses."""
-    n, beams = len(member.base), member.beam(k)
+def ranked(member: Member, seen: Seen | None, power: float, k: int, clamp: Floats | None = None) -> Ranked:
+    """The best labellings that a search of width k and the forest list, by their losses; within clamp, 0 if free."""
+    n, beams = len(member.base), member.beam(k, clamp=clamp)
     listed = np.isfinite(beams.log_p)
     rows, signs = [np.repeat(np.arange(n), listed.sum(axis=1))], [member.unplaced(beams.labels[listed])]
     if not listed.any(axis=1).all():  # constraints left no labelling of a row
         rows.append(np.arange(n))
-        signs.append(member.most_probable(k).labels)
+        signs.append(member.most_probable(k, clamp).labels)
     if seen is not None and power > 0:
-        near, which, _ = seen.entries()
+        near, labellings, _ = seen.within(clamp)
         rows.append(near)
-        signs.append(seen.labellings[which])
+        signs.append(labellings)
     at, labels = np.concatenate(rows), np.concatenate(signs)
     number = np.unique(packed(labels), return_inverse=True)[1].ravel()
     first = np.unique(at * len(at) + number, return_index=True)[1]

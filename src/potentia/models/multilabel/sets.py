@@ -68,3 +68,13 @@ class Ranked(NamedTuple):
         limit = self.loss[start[:-1]] + threshold
         kept = self.loss <= limit[self.rows] + 1e-9
         return [np.flatnonzero(kept[a:b]) + a for a, b in pairwise(start)], self.rest > limit + 1e-9
+
+    def drawn(self, number: int, rng: np.random.Generator) -> Ints:
+        """Places (number, n) of labellings of each row: its first, half of the time, or drawn by exp(-loss)."""
+        start = np.searchsorted(self.rows, np.arange(len(self.rest) + 1))
+        first, last = start[:-1], start[1:] - 1
+        sums = np.cumsum(np.exp(self.loss[first][self.rows] - self.loss))
+        low = np.append(0.0, sums)[first]
+        points = low + (sums[last] - low) * rng.random((number - number // 2, len(first)))
+        found = np.clip(np.searchsorted(sums, points), first, last)
+        return np.concatenate([np.tile(first, (number // 2, 1)), found])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -15,6 +15,7 @@ from ...base.resources import map_items, thread_count
 from ...base.saving import SavedFunction
 from ...base.schema import Array, Choice, Items, Kind, Number, Rule, Schema, check
 from ...base.types import Bools, Floats, Ints, PotentiaError
+from ...learn.backends.connection import current, map_anywhere
 from .base import FitTask
 from .hinge import HingeSolver, LabelRows, kernel_matrix, median_width
 from .network import APART, alpha_path, held_out_scores, learn_networks
@@ -54,11 +55,11 @@ class MarginUnit:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
-        X, signs, weight, least, widths = task.X, task.signs, task.weight, np.inf, [1.0]
+    def learn(self, task: FitTask, held: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (m, V) that each of the rows held has from the other folds of these."""
+        X, signs, weight, least, widths = held.X, held.signs, held.weight, np.inf, [1.0]
         if self.kind == "rbf":
-            self._X = np.asarray(X.toarray() if sparse.issparse(X) else X)
+            self._X = _dense(task.X)
             widths = [factor * median_width(X, task.seed) for factor in _WIDTHS]
         loose = replace(solver, tol=max(solver.tol, _LOOSE), passes=min(solver.passes, _PASSES))
         compared = _first_folds(folds)
@@ -72,17 +73,19 @@ class MarginUnit:
                 if loss < least:
                     least, self.gamma, alpha, best = loss, gamma, candidate.alpha, scores
         features, labels = self._features(X, weight, self.gamma), np.arange(signs.shape[1])
-        for train, test in folds:
-            if len(rows) < len(signs):
-                chosen = [replace(loose, alpha=alpha)]
-                best[test] = held_out_scores(features, signs, chosen, [(train, test)], task.solved)[0, test]
-        (network,) = learn_networks(features, signs, [replace(solver, alpha=alpha)], labels, APART, task.solved)
+        for train, test in folds if len(rows) < len(signs) else ():
+            chosen = [replace(loose, alpha=alpha)]
+            best[test] = held_out_scores(features, signs, chosen, [(train, test)], task.solved)[0, test]
+        if held is not task:
+            features = self._features(task.X, task.weight, self.gamma)
+        solvers = [replace(solver, alpha=alpha)]
+        (network,) = learn_networks(features, task.signs, solvers, labels, APART, task.solved)
         self._coef, self._bias = network.coef, network.bias
         return best
 
     def _features(self, X: Any, weight: Floats, gamma: float) -> LabelRows:
         """The rows, or their kernel matrix, as the labels' problems see them."""
-        gram = kernel_matrix(X, self._X, "rbf", gamma=gamma) if self.kind == "rbf" else None
+        gram = kernel_matrix(X, _dense(X), "rbf", gamma=gamma) if self.kind == "rbf" else None
         return LabelRows(X, gram, weight)
 
     def scores(self, X: Any) -> Floats:
@@ -105,6 +108,11 @@ class MarginUnit:
         return unit
 
 
+def _dense(X: Any) -> Floats:
+    """Rows as an array."""
+    return np.asarray(X.toarray() if sparse.issparse(X) else X)
+
+
 def _first_folds(folds: Folds) -> Folds:
     """The first folds that hold out enough rows to compare options, with fewer rows where there are very many."""
     chosen: list[tuple[Ints, Ints]] = []
@@ -120,10 +128,6 @@ def _log_loss(scores: Floats, signs: Floats, weight: Floats) -> float:
     return min(float(np.mean(weight * np.logaddexp(0.0, -slope * signs * scores))) for slope in _SLOPES)
 
 
-#: Scores (m) of rows.
-Scorer = Callable[[Any], Floats]
-
-
 class ClassifierUnit:
     """Copies of a scikit-learn or LightGBM classifier, one per label, of the rows whose label is known."""
 
@@ -132,18 +136,17 @@ class ClassifierUnit:
     def __init__(self, estimator: Any) -> None:
         self._estimator = estimator
 
-    def learn(self, task: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
-        """Learn from all rows; the scores (n, V) that each row has from the other folds."""
-        signs, weight, scores, X = task.signs, task.weight, np.empty(task.signs.shape), _as_csr(task.X)
+    def learn(self, task: FitTask, held: FitTask, solver: HingeSolver, folds: Folds) -> Floats:
+        """Learn from all rows; the scores (m, V) that each of the rows held has from the other folds of these."""
+        scores, X, rows = np.empty(held.signs.shape), _as_csr(task.X), _as_csr(held.X)
 
         def solve(k: int) -> Any:
             for train, test in folds:
-                scores[test, k] = _scorer(self._fitted(X, signs[:, k], weight[:, k], train))(X[test])
-            return self._fitted(X, signs[:, k], weight[:, k], np.arange(len(signs)))
+                own = self._fitted(rows, held.signs[:, k], held.weight[:, k], train)
+                scores[test, k] = _score(own, rows[test])
+            return self._fitted(X, task.signs[:, k], task.weight[:, k], np.arange(len(task.signs)))
 
-        models = map_items(solve, range(signs.shape[1]), thread_count(None))
-        self._states = [_state_of(model) for model in models]
-        self._scorers = [_scorer(model) for model in models]
+        self._models = map_items(solve, range(task.signs.shape[1]), thread_count(None))
         return scores
 
     def _fitted(self, X: Any, signs: Floats, weight: Floats, rows: Ints) -> Any:
@@ -158,23 +161,23 @@ class ClassifierUnit:
     def scores(self, X: Any) -> Floats:
         """Scores (n, V) by label of other rows."""
         rows = _as_csr(X)
-        return np.column_stack([scorer(rows) for scorer in self._scorers])
+        return np.column_stack([_score(model, rows) for model in self._models])
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fitted classifiers as JSON; refuses those of unknown classes."""
-        strange = next((s["unknown"] for s in self._states if "unknown" in s), None)
+        states = [_state_of(model) for model in self._models]
+        strange = next((s["unknown"] for s in states if "unknown" in s), None)
         if strange is not None:
             raise PotentiaError(
                 f"a LabelNetwork with units of class {strange} cannot be saved: linear models and LightGBM can."
             )
-        return {"kind": "classifier", "models": self._states}, {}
+        return {"kind": "classifier", "models": states}, {}
 
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> ClassifierUnit:
         """The unit that a file described."""
         unit = cls(None)
-        unit._states = saved["models"]
-        unit._scorers = [_restored_scorer(state) for state in saved["models"]]
+        unit._models = [_restored(state) for state in saved["models"]]
         return unit
 
 
@@ -183,16 +186,21 @@ def _as_csr(X: Any) -> Any:
     return sparse.csr_matrix(X) if sparse.issparse(X) else X
 
 
-def _scorer(model: Any) -> Scorer:
-    """How a fitted classifier scores rows: its decision function, or log-odds of its probabilities."""
+def _score(model: Any, rows: Any) -> Floats:
+    """Scores (m) of rows: a decision function, or log-odds of probabilities; a number for a constant label.
+
+    model: a fitted classifier, or of a restored one the booster, or weights and intercept.
+    """
     if isinstance(model, float):
-        return lambda rows: np.full(rows.shape[0], model)
+        return np.full(rows.shape[0], model)
+    if isinstance(model, tuple):
+        return np.asarray(rows @ model[0]) + model[1]
     if hasattr(model, "booster_") or hasattr(model, "model_to_string"):
         booster = getattr(model, "booster_", model)
-        return lambda rows: np.asarray(booster.predict(rows, raw_score=True, num_threads=1))
+        return np.asarray(booster.predict(rows, raw_score=True, num_threads=1))
     if hasattr(model, "decision_function"):
-        return lambda rows: np.asarray(model.decision_function(rows))
-    return lambda rows: log_odds(model.predict_proba(rows)[:, 1])
+        return np.asarray(model.decision_function(rows))
+    return log_odds(model.predict_proba(rows)[:, 1])
 
 
 def log_odds(p: Floats, least: float = _LEAST) -> Floats:
@@ -205,23 +213,24 @@ def _state_of(model: Any) -> dict[str, Any]:
     """A fitted classifier as JSON, or its class's name where it cannot be that."""
     if isinstance(model, float):
         return {"constant": model}
-    if hasattr(model, "booster_"):
-        return {"lightgbm": model.booster_.model_to_string()}
+    if hasattr(model, "booster_") or hasattr(model, "model_to_string"):
+        return {"lightgbm": getattr(model, "booster_", model).model_to_string()}
+    if isinstance(model, tuple):
+        return {"coef": model[0].tolist(), "intercept": model[1]}
     coef = getattr(model, "coef_", None)
     if coef is not None and np.shape(coef)[0] == 1 and hasattr(model, "decision_function"):
         return {"coef": np.ravel(coef).tolist(), "intercept": float(np.ravel(model.intercept_)[0])}
     return {"unknown": type(model).__name__}
 
 
-def _restored_scorer(state: dict[str, Any]) -> Scorer:
-    """How the classifier whose state a file had scores rows."""
+def _restored(state: dict[str, Any]) -> Any:
+    """The classifier whose state a file had, as `_score` takes it."""
     if isinstance(state.get("constant"), float):
-        return _scorer(state["constant"])
+        return state["constant"]
     if isinstance(state.get("lightgbm"), str):
-        return _scorer(_lightgbm().Booster(model_str=state["lightgbm"]))
+        return _lightgbm().Booster(model_str=state["lightgbm"])
     if isinstance(state.get("coef"), list) and isinstance(state.get("intercept"), float):
-        coef, intercept = np.asarray(state["coef"], dtype=float), state["intercept"]
-        return lambda rows: np.asarray(rows @ coef) + intercept
+        return np.asarray(state["coef"], dtype=float), state["intercept"]
     raise PotentiaError("the saved unit is damaged: it holds a classifier of an unknown kind.")
 
 
@@ -355,18 +364,20 @@ class LabellingForest(NamedTuple):
         return LabellingForest(shares=shares, **parts)
 
 
-def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Any]:
+def learn_forest(X: Any, completed: Floats, weight: Floats, n_trees: int, seed: int) -> tuple[LabellingForest, Any]:
     """A forest, and `held_out(rows)`: probabilities of training rows' labellings by trees that did not see them.
 
-    Each tree splits a bootstrap sample until its leaves are pure, by square roots of all features at a time. It is of
-    `_TREE_ROWS` rows at most, and looks at random sums of labels where there are very many.
+    Trees learn the labellings completed[0], completed[1], ... (n, V) in turn. Each splits a bootstrap sample until its
+    leaves are pure, by square roots of all features at a time. It is of `_TREE_ROWS` rows at most, and looks at random
+    sums of labels where there are very many.
     """
-    _, first, number = np.unique(packed(signs), return_index=True, return_inverse=True)
-    labellings = signs[first]
-    seeds = np.random.default_rng(seed).integers(2**31 - 1, size=n_trees)
-    X32 = X.astype(np.float32)
-    grow = partial(_grow, X32, signs, labellings, number.ravel(), weight)
-    trees, leaves, unseen = zip(*map_items(grow, seeds.tolist(), thread_count(None)), strict=True)
+    every = completed.reshape(-1, completed.shape[2])
+    _, first, number = np.unique(packed(every), return_index=True, return_inverse=True)
+    labellings = every[first]
+    seeds = list(enumerate(np.random.default_rng(seed).integers(2**31 - 1, size=n_trees).tolist()))
+    grow = partial(_grow, X.astype(np.float32), completed, labellings, number.reshape(completed.shape[:2]), weight)
+    grown = map_items(grow, seeds, thread_count(None)) if current() is None else map_anywhere(grow, seeds)
+    trees, leaves, unseen = zip(*grown, strict=True)
     roots = np.concatenate([[0], np.cumsum([len(tree.left) for tree in trees])])
     moves = list(zip(trees, roots, strict=False))
     forest = LabellingForest(
@@ -388,11 +399,13 @@ def learn_forest(X: Any, signs: Floats, weight: Floats, n_trees: int, seed: int)
 
 
 def _grow(
-    X: Any, signs: Floats, labellings: Floats, number: Ints, weight: Floats, seed: int
+    X: Any, completed: Floats, labellings: Floats, numbers: Ints, weight: Floats, which: tuple[int, int]
 ) -> tuple[LabellingForest, Ints, Bools]:
-    """A forest of one tree, the leaf of every row, and which rows it did not see."""
+    """A forest of one tree, by its number and seed, the leaf of every row, and which rows it did not see."""
     from sklearn.tree import DecisionTreeRegressor
 
+    t, seed = which
+    signs, number = completed[t % len(completed)], numbers[t % len(completed)]
     n, V = signs.shape
     rng = np.random.default_rng(seed)
     drawn = np.bincount(rng.integers(n, size=min(n, _TREE_ROWS)), minlength=n) * weight
