@@ -46,6 +46,7 @@ exclude_patterns = ["_build"]
 sphinx_gallery_conf = {
     "examples_dirs": "../examples/gallery", "gallery_dirs": "gallery", "filename_pattern": "plot_",
     "download_all_examples": False, "show_signature": False, "min_reported_time": 1e6, "write_computation_times": False,
+    "within_subsection_order": "FileNameSortKey",
 }  # fmt: skip
 templates_path = ["_templates"]
 copybutton_exclude = ".linenos, .gp, .go"

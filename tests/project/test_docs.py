@@ -1,6 +1,7 @@
 """Every Python example of the documentation runs as printed, page by page, in an empty folder."""
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -16,7 +17,10 @@ from own_data import make_images
 from potentia import ConvergenceWarning
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(p for p in DOCS.rglob("*.md") if "```python" in p.read_text() and "_build" not in p.parts)
+#: The landing page is tested card by card.
+PAGES = sorted(
+    p for p in DOCS.rglob("*.md") if "```python" in p.read_text() and "_build" not in p.parts and p != DOCS / "index.md"
+)
 
 pytestmark = pytest.mark.docs
 
@@ -51,8 +55,6 @@ def test_the_examples_of_a_page_run(page, tmp_path, monkeypatch, capsys):
     if "import torch" in page.read_text():
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    if page.stem == "index":
-        make_images(tmp_path)  # photos and masks
     names = {"__name__": "example"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # examples are cut short
@@ -97,6 +99,21 @@ QUERIES = (
     "transitions depend input", "pairs marginals", "confidence entity", "missing labels",
     "child label parent hierarchy", "scribbles", "backbone batch", "different several solutions",
 )  # fmt: skip
+
+
+def test_each_card_of_the_landing_page_runs_alone(tmp_path, monkeypatch):
+    """What a newcomer copies: nothing from the other cards is needed."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    make_images(tmp_path)
+    cards = re.findall(r"^:::\{container\} card\n(.*?)^:::", (DOCS / "index.md").read_text(), flags=re.S | re.M)
+    assert len(cards) == 6
+    for card in cards:
+        assert "{image}" in card
+        (code,) = re.findall(r"^```python\n(.*?)^```", card, flags=re.S | re.M)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            exec(code, {"__name__": "example"})
 
 
 def test_every_question_has_a_short_answer():
@@ -147,6 +164,11 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "recipes" / "image.html").exists()
     check_search(tmp_path)
+    classes = [name for name in pt.__all__ if inspect.isclass(getattr(pt, name))]
+    assert len(classes) > 40
+    alone = [n for n in classes if "See also" not in (tmp_path / "reference" / f"potentia.{n}.html").read_text()]
+    assert not alone
+    assert "plot_sensor.html" in (tmp_path / "reference" / "potentia.SequenceLabeller.html").read_text()
     pages = [str(DOCS.parent / name) for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     command = [sys.executable, str(DOCS / "check_links.py"), str(tmp_path), *pages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
