@@ -153,13 +153,29 @@ def test_marginal_map_equals_that_of_tables(name, order):
     assert ours.score(ours.argmax()) == pytest.approx(ours.value, abs=1e-9)
 
 
+@pytest.mark.parametrize(("name", "n_states"), CASES)
+def test_samples_follow_the_distribution(name, n_states):
+    graph, theta = problem(n_states)
+    theta = {**theta, "group": FACTORS[name]}
+    exact = pt.Exact().infer(graph, theta, {2: 0})
+    method = pt.Gibbs(samples=3000, chains=3, seed=1)
+    result = method.infer(graph, theta, {2: 0})
+    room = max(0.03, 5 * result.residual)
+    assert np.abs(result.variable_marginals - exact.variable_marginals).max() < room
+    for kind in ("edge", "group"):
+        assert np.abs(result.marginals[kind] - exact.marginals[kind]).max() < room
+    assert np.isnan(result.value)
+    draws = method.sample(graph, theta, 300, {2: 0})
+    scores = Scores(graph, theta, {2: 0})
+    assert all(score_labels(scores, labels) > -np.inf for labels in draws)
+    np.testing.assert_array_equal(draws, method.sample(graph, theta, 300, {2: 0}))
+    more = method.infer(graph, theta, {2: 0}, start=result)
+    assert more.iterations == result.iterations + 3000
+
+
 @pytest.mark.parametrize(
     ("method", "message"),
-    [
-        (pt.Gibbs(), "takes no values of pt.factors"),
-        (pt.LoopyBP(schedule="residual"), "residual"),
-        (pt.TRW(optimise_rho=True), "optimise_rho takes no values"),
-    ],
+    [(pt.LoopyBP(schedule="residual"), "residual"), (pt.TRW(optimise_rho=True), "optimise_rho takes no values")],
 )
 def test_what_takes_no_structured_factors_says_so(method, message):
     graph, theta = problem()

@@ -90,7 +90,11 @@ def feasible_labelling(scores: Scores, rng: np.random.Generator | int = 0) -> In
     q = np.where(allowed, rng.random(allowed.shape), 0.0)
     labels = q.argmax(axis=1)
     if scores.graph.structures:
-        labels = structured_labelling(scores, [labels])
+        for _ in range(_REPAIRS):
+            labels = structured_labelling(scores, [labels])
+            if score_labels(scores, labels) > -np.inf:
+                break
+            labels = np.where(allowed, rng.random(allowed.shape), 0.0).argmax(axis=1)
     elif score_labels(scores, labels) == -np.inf:
         climb = _Climb(scores, pairs=True)
         best = climb.best_of([labels, climb.rounded(q)])

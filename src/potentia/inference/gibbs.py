@@ -11,11 +11,13 @@ import numpy as np
 from ..base.types import ArrayLike, Floats, InfeasibleError, Ints, PotentiaError, check_count, check_share
 from ..graph.scores import Scores, score_labels
 from ..graph.structure import Graph
+from ..kernels import outcome_search
 from ..kernels import sampling as kernels
 from .base import Inference, Result, all_singles
 from .decode import best_labelling, feasible_labelling
 from .engine import kikuchi
 from .linear_program import own_tables
+from .structured import outcome_model
 
 #: Uniform numbers drawn at a time.
 _BLOCK = 1 << 20
@@ -29,7 +31,8 @@ class Gibbs(Inference):
     variable's marginal, estimated from the spread between chains. Samples do not give log Z: `value` is
     Kikuchi's estimate at the sampled marginals, which tends to log Z on forests and junction trees only. Hard
     constraints (-inf) may cut the labellings into parts that single changes cannot leave; a chain then stays
-    in its part.
+    in its part. With values of `pt.factors` pairs of their variables are redrawn together, too, and `value` is NaN:
+    frequencies of outcomes say nothing of the entropy.
 
     Attributes:
         samples: samples kept per chain.
@@ -101,15 +104,16 @@ class Gibbs(Inference):
         if start is not None and not (isinstance(ends, np.ndarray) and ends.dtype == np.int64 and len(ends)):
             raise PotentiaError("start holds no chains; it must come from Gibbs.")
         done = 0 if start is None else start.iterations
+        make = StructuredChain if scores.graph.structures else Chain
         for k in range(self.chains):
             rng = np.random.default_rng([self.seed, done, k])
             if ends is not None and score_labels(scores, ends[k % len(ends)]) > -np.inf:
-                yield Chain(scores, ends[k % len(ends)], rng)
+                yield make(scores, ends[k % len(ends)], rng)
             else:
                 labels = feasible_labelling(scores, rng)
                 if labels is None:
                     raise InfeasibleError("Gibbs needs a labelling with a finite score to start, found none.")
-                chain = Chain(scores, labels, rng)
+                chain = make(scores, labels, rng)
                 chain.sweep(self.burn_in)
                 yield chain
 
@@ -119,13 +123,16 @@ class Chain:
 
     def __init__(self, scores: Scores, labels: Ints, rng: np.random.Generator) -> None:
         self.flat = (scores.regions, *scores.flat())
-        self.labels = labels.copy()
-        self.rng = rng
+        self.labels, self.rng, self.numbers = labels.copy(), rng, len(labels)
 
     def sweep(self, n: int) -> None:
         """Redraw every variable n times."""
         for uniforms in self._uniforms(n, 1):
-            kernels.sweep(*self.flat, self.labels, uniforms)
+            self._redraw(uniforms)
+
+    def _redraw(self, uniforms: Floats) -> None:
+        """A sweep per row of uniforms."""
+        kernels.sweep(*self.flat, self.labels, uniforms)
 
     def collect(self, samples: int, thin: int, begin: Ints, counts: Floats) -> None:
         """Add the configurations of the given number of samples to `counts`, `thin` sweeps each."""
@@ -134,16 +141,39 @@ class Chain:
 
     def _uniforms(self, samples: int, thin: int) -> Iterator[Floats]:
         """Blocks of uniform numbers, a row per sweep, whole samples each."""
-        size = max(1, _BLOCK // (thin * len(self.labels)))
+        size = max(1, _BLOCK // (thin * self.numbers))
         for first in range(0, samples, size):
-            yield self.rng.random((min(size, samples - first) * thin, len(self.labels)))
+            yield self.rng.random((min(size, samples - first) * thin, self.numbers))
+
+
+class StructuredChain(Chain):
+    """A chain on structured factors, of which it also redraws pairs of variables together."""
+
+    def __init__(self, scores: Scores, labels: Ints, rng: np.random.Generator) -> None:
+        self.graph, (self.model, self.least) = scores.graph, outcome_model(scores)
+        self.labels, self.rng, self.numbers = labels.copy(), rng, len(labels) + 2 * len(self.model.variable)
+
+    def _redraw(self, uniforms: Floats) -> None:
+        """A sweep per row of uniforms."""
+        outcome_search.redraw(self.model, self.least, self.labels, uniforms)
+
+    def collect(self, samples: int, thin: int, begin: Ints, counts: Floats) -> None:
+        """Add the configurations, of structured factors the outcomes, of the samples to `counts`."""
+        single = self.graph.regions.single
+        for _ in range(samples):
+            self.sweep(thin)
+            counts[begin[single] + self.labels] += 1.0
+            for kind in self.graph.clique_kinds:
+                counts[begin[self.graph.region_slices[kind]] + self.graph.table_index(kind, self.labels)] += 1.0
 
 
 def _entropy_value(scores: Scores, mu: Floats) -> float:
     """theta . mu + sum_alpha c_alpha H(mu_alpha) with Kikuchi's counting numbers (docs/concepts.md).
 
-    mu: marginals of all regions one after another in the `Regions` numbering.
+    mu: marginals of all regions one after another in the `Regions` numbering. NaN with structured factors.
     """
+    if scores.graph.structures:
+        return np.nan
     seen = mu > 0
     weight = np.repeat(kikuchi(scores.graph).counting, scores.regions.size)[seen]
     return float(own_tables(scores)[seen] @ mu[seen] - weight @ (mu[seen] * np.log(mu[seen])))

@@ -145,7 +145,7 @@ def _tables(scores: Scores, kind: str) -> Any:
 
 def structured_labelling(scores: Scores, starts: list[Ints]) -> Ints:
     """The best of local searches; forbidden outcomes cost more, the further they are from allowed ones."""
-    model = _search_model(scores)
+    model, _ = outcome_model(scores)
     best, top = starts[0], -math.inf
     for start in starts:
         labels = np.array(start, dtype=np.int64)
@@ -156,7 +156,8 @@ def structured_labelling(scores: Scores, starts: list[Ints]) -> Ints:
     return best
 
 
-def _search_model(scores: Scores) -> outcome_search.OutcomeModel:
+def outcome_model(scores: Scores) -> tuple[outcome_search.OutcomeModel, float]:
+    """Scores for searches and samples, and a change of the score to what is forbidden: those to all else are above."""
     graph, regions = scores.graph, scores.regions
     theta, at = scores.flat(structured=True)
     penalty = 10.0 * (1.0 + scores.largest()) * (1.0 + len(regions.size))
@@ -167,9 +168,9 @@ def _search_model(scores: Scores) -> outcome_search.OutcomeModel:
     states = scores.singles.shape[1]
     variable, code, owner, rule = [], [], [], np.zeros(n_factors, dtype=np.int64)
     score, excess = np.full((n_factors, most), np.inf), np.zeros(n_factors)
-    for kind, own in graph.structures.items():
-        scope = graph.scopes[kind]
-        if not len(scope):
+    for kind in graph.clique_kinds:  # in the order of regions
+        own, scope = graph.structures.get(kind), graph.scopes[kind]
+        if own is None:
             continue
         factors = of[graph.region_slices[kind]]
         values, offset = scores.kind(kind)
@@ -193,14 +194,13 @@ def _search_model(scores: Scores) -> outcome_search.OutcomeModel:
         variable.append(scope.ravel())
         code.append(np.tile(symbols, (len(scope), 1)))
         owner.append(np.repeat(factors, scope.shape[1]))
-    order = np.argsort(np.concatenate(owner), kind="stable")
-    every = np.concatenate(variable)[order]
-    owners = np.concatenate(owner)[order]
-    return outcome_search.OutcomeModel(
+    every, owners = np.concatenate(variable), np.concatenate(owner)
+    model = outcome_search.OutcomeModel(
         regions, np.maximum(theta, -penalty), at, of,
         np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=n_factors))]), every,
-        np.ascontiguousarray(np.concatenate(code)[order]),
+        np.ascontiguousarray(np.concatenate(code)),
         np.concatenate([[0], np.cumsum(np.bincount(every, minlength=graph.n_variables))]),
         np.argsort(every, kind="stable"), owners, rule, score, excess,
         np.zeros((n_factors, max(states, 2)), dtype=np.int64),
     )  # fmt: skip
+    return model, -0.5 * penalty

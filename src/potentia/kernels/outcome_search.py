@@ -1,4 +1,4 @@
-"""Local search for the best labelling with structured factors: single changes, and whole factors at once."""
+"""Labellings with structured factors: local search by single changes and whole factors at once, and Gibbs sampling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from .labelling import entry
 from .machine.jit import njit
-from .vecmath import KERNEL
+from .vecmath import KERNEL, exp
 
 #: Rules of outcomes of how many variables show each symbol.
 COUNT, PARITY, SAME, DIFFERENT = 0, 1, 2, 3
@@ -139,12 +139,63 @@ def _block(m, labels, k):
     return False
 
 
-@njit(allocates=True, **KERNEL)
-def climb(m, labels):
-    """Improve labels in place until neither a single change nor a factor at once does."""
+@njit(**KERNEL)
+def _show(m, labels):
+    """Set what each factor's variables show."""
     m.shown[:] = 0
     for e in range(m.variable.size):
         m.shown[m.owner[e], m.code[e, labels[m.variable[e]]]] += 1
+
+
+@njit(**KERNEL)
+def _redraw(m, least, labels, i, j, uniform, total):
+    """Redraw variable i, or i and j >= 0 together, given the rest; changes of at most `least` are forbidden."""
+    width, old, peak = m.regions.n_states[j] if j >= 0 else 1, labels[i], 0.0
+    n = m.regions.n_states[i] * width
+    for a in range(m.regions.n_states[i]):
+        change = _change(m, labels, i, a, -1)
+        _set(m, labels, i, a)
+        for b in range(width):
+            total[a * width + b] = change + (_change(m, labels, j, b, -1) if j >= 0 else 0.0)
+            peak = max(peak, total[a * width + b])
+        _set(m, labels, i, old)
+    mass, last = 0.0, 0
+    for s in range(n):
+        if total[s] > least:
+            mass += exp(total[s] - peak)
+            last = s
+        total[s] = mass
+    chosen = 0
+    while chosen < last and total[chosen] <= uniform * mass:
+        chosen += 1
+    _set(m, labels, i, chosen // width)
+    if j >= 0:
+        _set(m, labels, j, chosen % width)
+
+
+@njit(allocates=True, **KERNEL)
+def redraw(m, least, labels, uniforms):
+    """Gibbs sampling, a sweep per row of uniforms (sweeps, n_variables + 2 items).
+
+    Redraws every variable, then each variable of a factor together with a random one of the same factor, since a
+    single change may be forbidden where an exchange is not. Changes of at most `least` are forbidden.
+    """
+    _show(m, labels)
+    n, total = labels.size, np.empty(m.regions.n_states.max() ** 2)
+    for row in range(uniforms.shape[0]):
+        for i in range(n):
+            _redraw(m, least, labels, i, -1, uniforms[row, i], total)
+        for e in range(m.variable.size):
+            first, end = m.first[m.owner[e]], m.first[m.owner[e] + 1]
+            other = m.variable[first + int(uniforms[row, n + 2 * e] * (end - first))]
+            if other != m.variable[e]:
+                _redraw(m, least, labels, m.variable[e], other, uniforms[row, n + 2 * e + 1], total)
+
+
+@njit(allocates=True, **KERNEL)
+def climb(m, labels):
+    """Improve labels in place until neither a single change nor a factor at once does."""
+    _show(m, labels)
     for _ in range(_PASSES):
         moved = False
         for i in range(labels.size):
