@@ -69,12 +69,6 @@ class FileWords:
             raise self.error(f"{expected!r} is expected instead of {word[:40]!r}")
         return word
 
-    def peek(self) -> str:
-        """The next word, which is not consumed."""
-        word = self.next()
-        self._at -= 1
-        return word
-
     def integers(self, n: int, what: str) -> list[int]:
         """The next n words as whole numbers of at least zero."""
         return self.whole(self.take(n, what), what)

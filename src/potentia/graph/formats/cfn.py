@@ -15,8 +15,6 @@ from ..structure import Graph
 
 #: Comments, quoted and bare words, and punctuation; anything else is not in the format.
 _WORD = r'#[^\n]*|"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"#]+|\S'
-#: Nesting of objects and lists at most.
-_DEPTH = 16
 
 
 class _Parser(FileWords):
@@ -26,34 +24,19 @@ class _Parser(FileWords):
         super().__init__(path, encoding="utf-8", word=_WORD)
         self._words = [word for word in self._words if word[0] not in "#,"]
         if '"' in self._words:
-            raise self.error("the file is not in the CFN format")
+            raise self.error("the file is not in the CFN format: a quote is not closed")
 
-    def value(self, depth: int = 0) -> Any:
-        """An object (a list of pairs, as names may repeat), a list, or a word."""
-        token = self.next()
-        if depth > _DEPTH or token in "}]:":
-            raise self.error(f"{token!r} is not expected there")
-        if token == "[":
-            items = []
-            while self.peek() != "]":
-                items.append(self.value(depth + 1))
-            self.next()
-            return items
-        if token == "{":
-            pairs: dict[str, Any] = {}
-            while self.peek() != "}":
-                name = _plain(self.next())
-                if self.next() != ":":
-                    raise self.error(f"a colon should follow {name[:40]!r}")
-                pairs[name] = self.value(depth + 1)
-            self.next()
-            return pairs
-        return _plain(token)
-
-
-def _plain(token: str) -> str:
-    """A token without its quotes."""
-    return token[1:-1] if token[:1] == '"' else token
+    def content(self) -> Any:
+        """Objects, lists and words: the file is JSON once words are quoted and commas stand between values."""
+        pieces: list[str] = []
+        for word in self._words:
+            if pieces and pieces[-1] not in "[{:" and word not in "]}:":
+                pieces.append(",")
+            pieces.append(word if word in "{}[]:" else json.dumps(word[1:-1] if word[0] == '"' else word))
+        try:
+            return json.loads("".join(pieces))
+        except (ValueError, RecursionError) as problem:
+            raise self.error(f"the file is not in the CFN format: {str(problem).split(':')[0]}") from None
 
 
 def read(path: FilePath) -> Model:
@@ -62,7 +45,7 @@ def read(path: FilePath) -> Model:
     `mustbe` of the form ">x" means that costs are maximised. Global functions and interval variables are refused.
     """
     parser = _Parser(path)
-    content = parser.value()
+    content = parser.content()
     if not isinstance(content, dict) or not all(isinstance(content.get(k), dict) for k in ("variables", "functions")):
         raise parser.error("an object with problem, variables and functions is needed")
     problem = content.get("problem", {})
