@@ -229,3 +229,27 @@ def test_marginal_map_refuses_bad_queries():
     result = pt.MAP(query=[0]).infer(graph, {"node": np.zeros((3, 2)), "edge": np.zeros((2, 2, 2))})
     with pytest.raises(PotentiaError, match="every variable of the query"):
         result.score([-1, -1, -1])
+
+
+def test_little_time_on_a_large_grid_draws_few_samples_and_still_bounds() -> None:
+    rng = np.random.default_rng(0)
+    graph = pt.Graph.grid((40, 40), n_states=2)
+    theta = {"node": rng.normal(size=(1600, 2)), "edge": rng.normal(size=(len(graph.scopes["edge"]), 2, 2))}
+    result = pt.Anytime(time_limit=0.01, threads=1).infer(graph, theta)
+    assert result.samples < 1000
+    assert np.isfinite(result.upper)
+    query = pt.MAP(query=np.arange(0, 1600, 5), time_limit=0.01, exact_search=False).infer(graph, theta)
+    assert np.isfinite(query.value)
+    assert query.score(query.argmax()) <= query.value
+
+
+def test_the_value_is_at_least_the_score_of_a_good_labelling() -> None:
+    # strong couplings on all pairs: samples from small mini-buckets miss what dominates the sum
+    rng = np.random.default_rng(1)
+    pairs = np.array([(i, j) for i in range(30) for j in range(i)])
+    graph = pt.Graph([2] * 30, {"node": np.arange(30)[:, None], "edge": pairs})
+    theta = {"node": rng.normal(size=(30, 2)), "edge": 4.0 * rng.normal(size=(len(pairs), 2, 2))}
+    best = pt.MAP(exact_search=False, threads=1).infer(graph, theta)
+    result = pt.Anytime(time_limit=2.0, memory=2e-5, threads=1).infer(graph, theta)
+    assert result.bound == "estimate"
+    assert result.value >= result.certain[0] >= best.score(best.argmax()) - 1e-6

@@ -24,9 +24,11 @@ from potentia.app.cli import main
 from potentia.base.types import InfeasibleError, PotentiaError
 from potentia.graph.scores import Scores, score_labels, trivial_bound
 from potentia.inference.clock import Clock
+from potentia.inference.decode import feasible_labelling
 from potentia.inference.map import moves, portfolio
 from potentia.inference.map.branch import branch
 from potentia.inference.map.dual import ascend, dual
+from potentia.inference.map.guided import guided_search
 from potentia.inference.map.moves import (
     BlockMoves,
     Windows,
@@ -36,7 +38,6 @@ from potentia.inference.map.moves import (
     roof_duality,
     solve_components,
 )
-from potentia.inference.map.tabu import suits_tabu, tabu_search
 from potentia.inference.map.task import SearchTask, penalty, reduce
 from potentia.kernels.max_flow import max_flow
 from potentia.kernels.trw_s import sweep
@@ -45,7 +46,7 @@ from zoo import Problem, problems, random_models, scores, zoo
 #: Parts that a test may leave out, to see what the others do.
 PARTS = (
     "_eliminate_narrow", "_eliminate_wide", "roof_duality", "_ascend",
-    "_branch", "move_labels", "_local_search", "_repair",
+    "_branch", "move_labels", "_local_search", "_repair", "_believe", "_guide",
 )  # fmt: skip
 
 
@@ -357,19 +358,37 @@ def test_branch_and_bound_without_room_for_messages_proves_nothing(monkeypatch: 
     assert task.score <= pt.Exact().infer(graph, theta).score(pt.Exact().infer(graph, theta).argmax()) + 1e-9
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_tabu_search_keeps_its_fields_and_finds_the_best(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(8))
+def test_guided_search_finds_the_best(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    pairs = np.array(list(combinations(range(9), 2)))
-    graph = pt.Graph(rng.integers(2, 4, 9), {"node": np.arange(9)[:, None], "edge": pairs})
+    scopes: dict[str, Any] = {"node": np.arange(9)[:, None], "edge": list(combinations(range(9), 2))}
+    if seed % 2:
+        scopes["triple"] = [[0, 3, 7], [2, 5, 8], [1, 4, 6]]
+    graph = pt.Graph(rng.integers(2, 4, 9), scopes)
     theta = {kind: [rng.normal(size=tuple(s)) for s in graph.table_shapes(kind)] for kind in graph.kinds}
+    for table in theta["edge"][::5]:
+        table[rng.random(table.shape) < 0.3] = -np.inf
     task = open_task(graph, theta)
-    assert suits_tabu(task.undecided)
-    labels = np.zeros(9, dtype=np.int64)
-    task.offer(labels.copy(), "start")
-    tabu_search(task, labels, 0.5)
+    start = feasible_labelling(task.undecided)
+    assert start is not None
+    task.offer(start, "start")
+    guided_search(task, 0.5)
     assert task.score == score_labels(task.scores, task.labels)
     assert task.score == pytest.approx(ref.max_score(graph, theta))
+
+
+def test_guided_search_leaves_costly_violations_that_single_changes_do_not() -> None:
+    # a ring of 40 variables in three colours with two chords each: weighted colouring from one colour
+    rng = np.random.default_rng(3)
+    n = 40
+    colours = rng.integers(0, 3, n)
+    pairs = {tuple(sorted(rng.choice(n, 2, replace=False).tolist())) for _ in range(110)}
+    pairs = sorted(p for p in pairs if colours[p[0]] != colours[p[1]])
+    graph = pt.Graph([3] * n, {"node": np.arange(n)[:, None], "edge": pairs})
+    task = open_task(graph, {"node": rng.normal(size=(n, 3)) * 0.01, "edge": -10.0 * np.eye(3)})
+    task.offer(np.zeros(n, dtype=np.int64), "start")
+    guided_search(task, 0.5)
+    assert task.score > -5.0
 
 
 def test_cpu_seconds_of_workers_count() -> None:

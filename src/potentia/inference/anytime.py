@@ -21,6 +21,7 @@ from .conditioning import Cutset, choose_cutset, clamped, send_up_timed
 from .decode import best_labelling
 from .elimination import EliminationPlan, make_plan, send_all_down
 from .exact import Exact
+from .map.portfolio import MAP
 from .mean_field import MeanField, product_tables
 from .messages import LoopyBP
 from .minibucket import BucketFactors, MiniBuckets, Split, choose_split, factors_in_order
@@ -35,14 +36,15 @@ _UP, _DOWN, _ITERATION = 2.5e-9, 6e-9, 1e-8
 _FEW = 2.0**22
 #: Variables from which belief propagation comes before an elimination order, which then takes long.
 _LARGE = 1000
-#: Shares of the time for belief propagation, for orders, and of what is then left for tightening mini-buckets.
-_MESSAGES, _ORDERS, _TIGHTEN = 0.05, 0.15, 0.4
+#: Shares of the time for belief propagation, for orders, and of what is then left for tightening mini-buckets and for a
+#: labelling.
+_MESSAGES, _ORDERS, _TIGHTEN, _LABELLING = 0.05, 0.15, 0.4, 0.05
 #: Table entries of belief propagation per second to count on, and its iterations.
 _MESSAGE_SPEED, _MESSAGE_ITERATIONS = 3e7, 50
 #: Iterations of mini-buckets that their size leaves time for, and at most.
 _ROUNDS, _MAX_ROUNDS = 10, 100
-#: Samples at a time, importance samples at least, and exact ones at most.
-_BATCH, _LEAST_SAMPLES, _MAX_SAMPLES = 1000, 1000, 200_000
+#: Samples at a time, importance samples at least, exact ones at most, and variables drawn at a time.
+_BATCH, _LEAST_SAMPLES, _MAX_SAMPLES, _DRAWS = 1000, 100, 200_000, 1e6
 #: Samples end once their weights' variance says that log Z is known to the square root of this.
 _PRECISION = 1e-6
 #: Effective samples that weigh as much as belief propagation does in marginals.
@@ -317,7 +319,8 @@ class _Task:
         """Mini-buckets for an upper bound and a proposal, other lower bounds, then samples until the time is over."""
         factors = factors_in_order(self.scores, self.allowed, order)
         seconds = min(self.clock.left, 600.0)
-        split = choose_split(factors, self.memory / 2, _TIGHTEN * seconds / (_ROUNDS * _ITERATION))
+        entries = _TIGHTEN * seconds / (_ROUNDS * _ITERATION)
+        split = choose_split(factors, self.memory / 2, entries, self.clock.going(0.5 * seconds))
         buckets = MiniBuckets(factors, split)
         upper = buckets.send(self.clock.going())
         if upper is None:
@@ -331,7 +334,10 @@ class _Task:
         self._sample(buckets, upper)
 
     def _bound_below(self, factors: BucketFactors, split: Split) -> None:
-        """Certain lower bounds by mean field and by mini-buckets of negative weights."""
+        """Certain lower bounds by a good labelling, by mean field and by mini-buckets of negative weights."""
+        search = MAP(seed=self.method.seed, exact_search=False, threads=1)
+        best = search.label(self.scores, None, self.clock.part(_LABELLING * self.clock.left))
+        self._raise_lower(best.score(best.argmax()))
         if split.entries * 30 * _ITERATION < 0.1 * self.clock.left and np.all(factors.values > -np.inf):
             below = MiniBuckets(factors, split, lower=True)
             value = below.send(self.clock.going())
@@ -352,11 +358,12 @@ class _Task:
         weights: list[Floats] = []
         counts, peak, factors = np.zeros_like(self.singles), -math.inf, buckets.factors
         squares = 0.0
+        batch = int(np.clip(_DRAWS / len(factors.card), _LEAST_SAMPLES, _BATCH))
         while self.samples < _LEAST_SAMPLES or (
             self.clock.left > 0
             and (squares == 0.0 or squares > (_PRECISION + 1.0 / self.samples) * counts[0].sum() ** 2)
         ):
-            positions, log_weight = buckets.sample(_BATCH, rng)
+            positions, log_weight = buckets.sample(batch, rng)
             top = float(log_weight.max())
             if top > peak:
                 counts *= math.exp(peak - top)
@@ -368,7 +375,7 @@ class _Task:
                 squares += float(np.exp(2.0 * (log_weight - peak)).sum())
             self._remember(labels, log_weight)
             weights.append(log_weight)
-            self.samples += _BATCH
+            self.samples += batch
         self._estimate(np.concatenate(weights), upper)
         if peak > -math.inf:
             share = self.effective / (self.effective + _PRIOR) if self.messages is not None else 1.0
@@ -444,6 +451,5 @@ def _log(value: float) -> float:
 
 
 def _log_sum(values: list[float]) -> float:
-    """log of the sum of exponentials, without overflow."""
-    peak = max(values, default=-math.inf)
-    return peak if peak == -math.inf else peak + math.log(math.fsum(math.exp(v - peak) for v in values))
+    """log of the sum of exponentials; -inf of none."""
+    return float(np.logaddexp.reduce(values, initial=-math.inf))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.types import Bools, Floats, Ints
-from ..kernels.minibucket import send_nodes
+from ..kernels.elimination import send_up
 from ..kernels.traversal import order_cliques
 from .clock import Clock
 from .elimination import EliminationPlan
@@ -81,7 +81,7 @@ def send_up_timed(
     begun, first = clock.now, 0
     while first < n:
         last = max(first + 1, int(np.searchsorted(ends, (ends[first - 1] if first else 0) + 2**25)))
-        if not send_nodes(program, store, ones, peaks, first, last):
+        if not send_up(program, store, ones, peaks, first, last):
             peaks[-1] = -np.inf
             return store, peaks, clock.now - begun
         first = last

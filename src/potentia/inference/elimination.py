@@ -185,7 +185,7 @@ def best_labelling(scores: Scores, max_table: int = MAX_TABLE) -> Ints:
 
 def best_states(made: EliminationPlan, values: Floats, where: Ints) -> Ints:
     """The best labels of a plan's variables, of tables in one flat array that begin at `where`."""
-    store, _ = _filled(made, values, where, maximise=True)
+    store, _ = send_all_up(made, values, where, maximise=True)
     return _labels(made, store, np.zeros((1, 0)))[0]
 
 
@@ -203,6 +203,15 @@ def marginals(scores: Scores, max_table: int = MAX_TABLE) -> tuple[float, Floats
     """
     made, store, peaks, value = _upward(scores, max_table, maximise=False)
     return value, *send_all_down(scores, made, store, peaks)
+
+
+def send_all_up(made: EliminationPlan, values: Floats, where: Ints, maximise: bool) -> tuple[Floats, Floats]:
+    """The store of a plan after the upward pass, and the peaks (-inf: everything is forbidden)."""
+    n = len(made.order)
+    store, peaks = np.empty(made.program.offset[-1]), np.zeros(n)
+    store[: len(made.entry)] = values[made.entries(where)]
+    send_up(made.program, store, np.full(n, 0.0 if maximise else 1.0), peaks, 0, n)
+    return store, peaks
 
 
 def send_all_down(scores: Scores, made: EliminationPlan, store: Floats, peaks: Floats) -> tuple[Floats, Ints]:
@@ -237,19 +246,10 @@ def _upward(scores: Scores, max_table: int, maximise: bool) -> tuple[Elimination
     """The upward pass: the plan, its store of tables and messages, the peaks, and the value (log Z or best score)."""
     made = plan(scores, max_table)
     values, where = scores.flat()
-    store, peaks = _filled(made, values, where, maximise)
+    store, peaks = send_all_up(made, values, where, maximise)
     if np.any(peaks == -np.inf):
         raise InfeasibleError("every labelling is forbidden: the -inf scores contradict each other.")
     return made, store, peaks, math.fsum(peaks) + made.constant(values, where)
-
-
-def _filled(made: EliminationPlan, values: Floats, where: Ints, maximise: bool) -> tuple[Floats, Floats]:
-    """The store of a plan's tables and messages after the upward pass, and the peaks."""
-    store, peaks = np.empty(made.program.offset[-1]), np.zeros(len(made.order))
-    store[: len(made.entry)] = values[made.entries(where)]
-    if len(made.order):
-        send_up(made.program, store, maximise, peaks)
-    return store, peaks
 
 
 def _labels(made: EliminationPlan, store: Floats, uniforms: Floats) -> Ints:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..base.types import Bools, Floats, Ints
 from ..graph.scores import Scores
-from ..kernels.minibucket import draw_labels, match_moments, move_weights, send_moments, send_nodes
+from ..kernels.elimination import send_up
+from ..kernels.minibucket import draw_labels, match_moments, move_weights, send_moments
 from .elimination import Program, cut_factors, flat_program, products
 from .order_search import cut_states
 
@@ -195,7 +196,7 @@ class MiniBuckets:
         for first, last in self._chunks:
             if not going():
                 return None
-            if not send_nodes(self.program, self.store, self.weight, self.peaks, first, last):
+            if not send_up(self.program, self.store, self.weight, self.peaks, first, last):
                 return -math.inf
         return math.fsum(self.peaks) + self.factors.constant
 
@@ -256,10 +257,12 @@ class MiniBuckets:
         return labels, log_weight
 
 
-def choose_split(factors: BucketFactors, memory: float, entries: float) -> Split:
-    """The largest mini-buckets that fit into `memory` bytes and have at most `entries` in all."""
+def choose_split(factors: BucketFactors, memory: float, entries: float, going: Callable[[], bool]) -> Split:
+    """The largest mini-buckets, while `going()`, that fit into `memory` bytes and have at most `entries` in all."""
     best = split_buckets(factors, 1)
     for power in range(6, 31, 2):
+        if not going():
+            break
         split = split_buckets(factors, 2**power)
         if MiniBuckets.bytes_of(split) > memory or split.entries > entries:
             break

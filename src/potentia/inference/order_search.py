@@ -136,31 +136,13 @@ def without(joined: Interactions, gone: Bools) -> Interactions:
     return Interactions(joined.free[left], joined.card[left], ptr, number[joined.neighbour[inside]])
 
 
-# -- orders by the largest table ------------------------------------------------------------------------------------
+# -- orders within limits -------------------------------------------------------------------------------------------
 
 
 def find_order(joined: Interactions) -> Order:
-    """The best order found: smallest largest table, then smallest total.
-
-    Min-fill, and weighted min-fill where an added edge costs the product of its state counts, ties broken by
-    table size; where tables stay large also a breadth-first order, which follows the long side of a strip, min-size,
-    and random tie-breaks.
-    """
-    states, ones = joined.card.astype(np.float64), np.ones(len(joined.card))
-    best = _greedy(joined, ones)
-    if best.largest > _SMALL:
-        best = min(best, follow_order(joined, _breadth_first(joined), _CUTOFF), key=_cost)
-    if best.largest > _CUTOFF:
-        return best
-    if np.any(states != states[:1]):
-        best = min(best, _greedy(joined, states), key=_cost)
-    if best.largest > _SMALL:
-        best = min(best, _greedy(joined, ones, by_fill=False), key=_cost)
-        rng = np.random.default_rng(0)
-        for trial in range(_RANDOM_TRIES):
-            weight = states if trial % 2 else ones
-            best = min(best, _greedy(joined, weight, rng.random(len(states))), key=_cost)
-    return best
+    """The first order, or where its tables are large the best of some random ones."""
+    best = first_order(joined)
+    return search_orders(joined, best, trials(_RANDOM_TRIES), 0) if _SMALL < best.largest <= _CUTOFF else best
 
 
 def quick_order(joined: Interactions, cutoff: float) -> Order:
@@ -200,23 +182,20 @@ def refuse_wide(order: Order, max_table: int) -> None:
         )
 
 
-def _cost(order: Order) -> tuple[float, float]:
-    """The cost by which orders are compared: the largest table, then the sum of all."""
-    return order.largest, order.total
-
-
-# -- orders by the sum of all tables --------------------------------------------------------------------------------
+# -- orders of few table entries ------------------------------------------------------------------------------------
 
 
 def first_order(joined: Interactions) -> Order:
-    """The better of a greedy order (min-fill, weighted by states) and a breadth-first one.
+    """A greedy order (min-fill, weighted by states); where its tables are large, a breadth-first one if that is better.
 
-    Complete on any graph: where tables get beyond all hope, the other variables follow breadth first, and the cost is
-    infinite.
+    The latter follows the long side of a strip. Complete on any graph: where tables get beyond all hope, the other
+    variables follow breadth first, and the cost is infinite.
     """
     states = joined.card.astype(np.float64)
     greedy = _greedy(joined, states, by_fill=len(states) <= _MANY, cutoff=_HOPELESS)
-    walked = _breadth_first(joined)
+    if greedy.largest <= _SMALL:
+        return greedy
+    walked = walk(joined.ptr, joined.neighbour)[0]
     if len(greedy.order) < len(states):
         rest = np.setdiff1d(walked, greedy.order, assume_unique=True)
         order = np.concatenate([greedy.order, walked[np.isin(walked, rest)]])
@@ -260,8 +239,3 @@ def _greedy(
         joined.ptr, joined.neighbour, states, weight, noise, by_fill, cutoff
     )
     return Order(order, largest, total, int(members), int(widest) - 1)
-
-
-def _breadth_first(joined: Interactions) -> Ints:
-    """The positions in the order of a breadth-first walk."""
-    return walk(joined.ptr, joined.neighbour)[0]

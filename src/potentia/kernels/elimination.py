@@ -20,6 +20,8 @@ from .vecmath import KERNEL, exp, log
 
 #: A score that stands for +inf where weights are negative and infinities would meet, and half of it.
 _HUGE, _LARGE = 1e300, 1e250
+#: Logarithm of a probability that counts as zero, in means and where weights are negative.
+LEAST = -700.0
 
 
 @njit(inner=True, **KERNEL)
@@ -84,7 +86,7 @@ def _reduce_rows(rows, w, scratch, out):
 
 
 @njit(inner=True, allocates=True, **KERNEL)
-def send(program, store, bucket, w):
+def _send(program, store, bucket, w):
     """Write the bucket's message by `_reduce_rows`, its peak moved out, and return the peak (-inf: all forbidden)."""
     blocks = open_bucket(program, store, bucket, clique_card(program, bucket), False)
     block = blocks.rows.shape[1]
@@ -104,17 +106,17 @@ def send(program, store, bucket, w):
 
 
 @njit(**KERNEL)
-def send_up(program, store, maximise, peaks):
-    """Fill in all messages: log-sum-exp (or max) over each bucket's variable of the sum of its sources.
+def send_up(program, store, weight, peaks, first, last):
+    """Messages of buckets first..last - 1: w log-sum-exp(. / w) over the bucket's variable (the maximum where w = 0).
 
     A message is stored with a peak of zero, so that numbers do not grow with the graph; what was moved out is
-    in `peaks`, whose sum is log Z (or the best score). Stops at a peak of -inf: everything is forbidden.
+    in `peaks`, whose sum is log Z (or the best score). False at a peak of -inf: everything is forbidden.
     """
-    peaks[:] = 0.0
-    for bucket in range(program.card.size):
-        peaks[bucket] = send(program, store, bucket, 0.0 if maximise else 1.0)
+    for bucket in range(first, last):
+        peaks[bucket] = _send(program, store, bucket, weight[bucket])
         if peaks[bucket] == -np.inf:
-            return
+            return False
+    return True
 
 
 @njit(**KERNEL)
@@ -198,21 +200,31 @@ def keep_scope(program, bucket, i, keep):
 
 
 @njit(allocates=True, **KERNEL)
-def _answer_children(program, store, bucket, card, scratch, size):
-    """Replace each message into the bucket by its answer: log marginal of the belief, less the message."""
+def answer(program, store, weight, bucket, card, scratch, size, mean):
+    """Replace each message m into the bucket by w log(marginal of the belief) - m, with the sender's weight w.
+
+    mean (buckets): the mean logarithm of each sender's marginal.
+    """
     keep = np.empty(card.size, dtype=np.bool_)
+    factors = n_factors(program)
     for k in range(program.source_ptr[bucket], program.source_ptr[bucket + 1]):
-        i = program.source[k]
-        if i >= n_factors(program):
-            keep[:] = False
-            keep_scope(program, bucket, i, keep)
-            at = reduce_axes(scratch, 0, card, keep, size)
-            message = store[program.offset[i] : program.offset[i + 1]]
-            marginal = scratch[at : at + message.size]
-            for j in range(message.size):
-                # a forbidden entry stays -inf; the difference of two infinities would be NaN
-                came = message[j] if message[j] > -np.inf else 0.0
-                message[j] = log(marginal[j]) - came
+        table = program.source[k]
+        if table < factors:
+            continue
+        keep[:] = False
+        keep_scope(program, bucket, table, keep)
+        at = reduce_axes(scratch, 0, card, keep, size)
+        message = store[program.offset[table] : program.offset[table + 1]]
+        marginal = scratch[at : at + message.size]
+        sender = table - factors
+        w, total = weight[sender], 0.0
+        for j in range(message.size):
+            level = log(marginal[j])
+            total += marginal[j] * max(level, LEAST)
+            # a forbidden entry stays -inf; the difference of two infinities would be NaN
+            came = message[j] if message[j] > -np.inf else 0.0
+            message[j] = w * (level if w > 0.0 else max(level, LEAST)) - came
+        mean[sender] = total
 
 
 @njit(**KERNEL)
@@ -273,6 +285,7 @@ def send_down(program, store, peaks, scratch):
     A bucket's belief is recomputed from its sources and the answer from above, so memory is the messages plus
     one table; scratch needs twice the entries of the largest table.
     """
+    ones, mean = np.ones(peaks.size), np.empty(peaks.size)
     for bucket in range(program.card.size - 1, -1, -1):
         card = clique_card(program, bucket)
         size = 1
@@ -280,4 +293,4 @@ def send_down(program, store, peaks, scratch):
             size *= card[axis]
         _belief(program, store, bucket, card, peaks[bucket], scratch[:size])
         _read_factors(program, store, bucket, card, scratch, size)
-        _answer_children(program, store, bucket, card, scratch, size)
+        answer(program, store, ones, bucket, card, scratch, size, mean)

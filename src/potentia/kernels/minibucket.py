@@ -13,25 +13,13 @@ import math
 
 import numpy as np
 
-from .elimination import clique_card, keep_scope, n_factors, open_bucket, send
+from .elimination import LEAST, answer, clique_card, keep_scope, n_factors, open_bucket
 from .machine.jit import njit
 from .tables import next_block, reduce_axes
 from .vecmath import KERNEL, exp, log
 
-#: Logarithm of a probability that counts as zero, in the change of cost shifts and where weights are negative.
-_LEAST = -700.0
 #: Change of a cost shift at most in one step.
 _CHANGE = 4.0
-
-
-@njit(**KERNEL)
-def send_nodes(program, store, weight, peaks, first, last):
-    """Messages of nodes first..last - 1; the sum of all peaks is the bound. False where everything is forbidden."""
-    for node in range(first, last):
-        peaks[node] = send(program, store, node, weight[node])
-        if peaks[node] == -np.inf:
-            return False
-    return True
 
 
 @njit(allocates=True, **KERNEL)
@@ -47,37 +35,13 @@ def _beliefs(program, store, node, card, w, peak, table):
             for j in range(block):
                 power = min((row[j] - peak) * inverse, 1.0)
                 out[j] = exp(power)
-                mean += out[j] * max(power, _LEAST)
+                mean += out[j] * max(power, LEAST)
     return mean
 
 
 @njit(allocates=True, **KERNEL)
-def _answer(program, store, weight, node, card, scratch, size, above):
-    """Replace each message m into the node by w log(marginal of the belief) - m, with the sender's weight w."""
-    keep = np.empty(card.size, dtype=np.bool_)
-    factors = n_factors(program)
-    for k in range(program.source_ptr[node], program.source_ptr[node + 1]):
-        table = program.source[k]
-        if table < factors:
-            continue
-        keep[:] = False
-        keep_scope(program, node, table, keep)
-        at = reduce_axes(scratch, 0, card, keep, size)
-        message = store[program.offset[table] : program.offset[table + 1]]
-        marginal = scratch[at : at + message.size]
-        sender = table - factors
-        w, mean = weight[sender], 0.0
-        for j in range(message.size):
-            level = log(marginal[j])
-            mean += marginal[j] * max(level, _LEAST)
-            came = message[j] if message[j] > -np.inf else 0.0
-            message[j] = w * (level if w > 0.0 else max(level, _LEAST)) - came
-        above[sender] = mean
-
-
-@njit(allocates=True, **KERNEL)
 def send_moments(program, store, weight, peaks, shift, scratch, moments, above, entropy, singles):
-    """Beliefs of all nodes, last first, after `send_nodes`; messages are overwritten. All weights differ from zero.
+    """Beliefs of all nodes, last first, after `send_up`; messages are overwritten. All weights differ from zero.
 
     A node's belief is the derivative of the bound by its scores. shift (nodes): the factor that holds a node's cost
     shift, or -1. scratch: twice the largest table. moments: in the layout of the store, the belief's marginals over
@@ -106,7 +70,7 @@ def send_moments(program, store, weight, peaks, shift, scratch, moments, above, 
             target = moments[program.offset[shift[node]] : program.offset[shift[node] + 1]]
             for j in range(target.size):
                 target[j] = scratch[at + j]
-        _answer(program, store, weight, node, card, scratch, size, above)
+        answer(program, store, weight, node, card, scratch, size, above)
 
 
 @njit(**KERNEL)
@@ -174,7 +138,7 @@ def _entry(program, table, labels, skip):
 
 @njit(allocates=True, **KERNEL)
 def draw_labels(program, store, weight, peaks, node_ptr, uniforms, labels, log_weight):
-    """Samples of the proposal after `send_nodes` with positive weights, and the logarithms of psi(y) / (q(y) U).
+    """Samples of the proposal after `send_up` with positive weights, and the logarithms of psi(y) / (q(y) U).
 
     Variables are drawn from the last to the first from the mixture of their nodes' conditionals by weight, without
     the states that one of the nodes forbids [Lou, Dechter and Ihler 2017]: importance weights are then at most one.

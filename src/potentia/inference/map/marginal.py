@@ -11,21 +11,23 @@ from ...base.resources import available_memory
 from ...base.types import ArrayLike, Bools, Floats, InfeasibleError, Ints, PotentiaError, WidthError, whole_numbers
 from ...graph.factors import join_factors
 from ...graph.layout import components, walk
-from ...graph.scores import Scores, check_labels, score_labels
-from ...kernels.minibucket import send_nodes
+from ...graph.scores import Scores, check_labels, score_labels, trivial_bound
 from ..base import Interrupted
 from ..clock import Clock
-from ..elimination import EliminationPlan, make_plan
+from ..elimination import EliminationPlan, make_plan, send_all_up
 from ..mean_field import MeanField
 from ..messages import LoopyBP
 from ..minibucket import MiniBuckets, choose_split, factors_in_order
 from ..order_search import Interactions, allowed_states, first_order, interactions, search_orders, trials, without
 from ..structured import Expansion
+from .moves import csr_rows
 from .portfolio import MAP, MAPResult
 from .sums import sum_out, tables_of
 
 #: Table entries of the sum given a labelling, at most; tables of summing out variables beforehand, at most.
 _MAX_ENTRIES, _MAX_TABLE = 2.0**28, 2**16
+#: How many times too wide an order may be for others to be tried.
+_HOPELESS = 2.0**12
 #: Shares of the time for the joint labelling and for the bound.
 _JOINT, _BOUND = 0.3, 0.15
 #: States of a variable that a move tries, at most.
@@ -133,14 +135,14 @@ class ClampedSum:
         self._narrow, self._region = narrow, np.repeat(np.arange(len(regions.size)), regions.order)
         self._fixed = ~free[regions.scope]
         joined = interactions(scores, narrow)
-        order = first_order(joined) if len(joined.free) else None
-        if order is not None and order.total > 2.0**16:
-            order = search_orders(joined, order, trials(30), 0)
-        if order is not None and order.total > _MAX_ENTRIES:
+        order = first_order(joined)
+        if 2.0**16 < order.total < _HOPELESS * _MAX_ENTRIES:
+            order = search_orders(joined, order, trials(min(30, 1 + 20_000 // len(joined.free))), 0)
+        if order.total > _MAX_ENTRIES:
             raise WidthError(
                 f"the sum given the query needs {order.total:.3g} table entries, more than {_MAX_ENTRIES:.3g}."
             )
-        in_order = np.zeros(0, dtype=np.int64) if order is None else joined.free[order.order]
+        in_order = joined.free[order.order]
         component = components(*walk(joined.ptr, joined.neighbour))
         position = np.full(len(query), -1)
         position[joined.free] = component
@@ -155,10 +157,8 @@ class ClampedSum:
 
     def _plan(self, order: Ints) -> EliminationPlan:
         """The elimination of some variables in this order, with all others clamped to one state."""
-        narrow = self._narrow.copy()
-        others = np.ones(len(narrow), dtype=bool)
-        others[order] = False
-        narrow[others] = np.arange(narrow.shape[1]) == 0
+        inside = np.isin(np.arange(len(self._narrow)), order)
+        narrow = np.where(inside[:, None], self._narrow, np.arange(self._narrow.shape[1]) == 0)
         return make_plan(self.scores.regions, narrow, 2**62, order=order)
 
     def base(self, labels: Ints) -> Ints:
@@ -170,13 +170,7 @@ class ClampedSum:
 
     def component(self, number: int, base: Ints) -> float:
         """The log of the sum over one component."""
-        made = self.plans[number]
-        program, n = made.program, len(made.order)
-        store, peaks = np.empty(program.offset[-1]), np.zeros(n)
-        sizes = np.diff(program.offset[: len(made.region) + 1])
-        store[: len(made.entry)] = self.values[made.entry + np.repeat(base[made.region], sizes)]
-        if not send_nodes(program, store, np.ones(n), peaks, 0, n):
-            return -math.inf
+        _, peaks = send_all_up(self.plans[number], self.values, base, maximise=False)
         return math.fsum(peaks)
 
     def plain(self, base: Ints) -> Floats:
@@ -228,23 +222,18 @@ def _solve(method: MAP, scores: Scores, query: Bools, answer: QueryAnswer, clock
     allowed = allowed_states(scores)
     if _sum_out(method, scores, allowed, query, answer, clock):
         return
+    summed = float(np.log(allowed.sum(axis=1)[~query]).sum())
+    answer.tighten(trivial_bound(scores) + summed, "maxima of the tables")
     try:
         total: ClampedSum | None = ClampedSum(scores, allowed, query)
     except WidthError:
         total, answer.exact = None, False
     for labels, part in _starts(method, scores, clock):
-        value = _value(scores, query, total, labels)
-        answer.offer(np.where(query, labels, -1), value, part)
+        clamp = np.where(query, labels, -1)
+        answer.offer(clamp, lower_value(scores, clamp, labels) if total is None else total.value(labels), part)
     _bound(scores, allowed, query, answer, clock)
     if total is not None:
         _QueryClimb(total, query, allowed, answer, clock, method.seed).run()
-
-
-def _value(scores: Scores, query: Bools, total: ClampedSum | None, labels: Ints) -> float:
-    """The value of a labelling of the query: exact, or a lower bound by mean field and by the labelling itself."""
-    if total is not None:
-        return total.value(labels)
-    return lower_value(scores, np.where(query, labels, -1), labels)
 
 
 def sum_given(scores: Scores, clamp: Ints, exactly: bool) -> float:
@@ -288,7 +277,8 @@ def _bound(scores: Scores, allowed: Bools, query: Bools, answer: QueryAnswer, cl
     order = constrained_order(joined, query[joined.free])
     factors = factors_in_order(scores, allowed, joined.free[order])
     seconds = min(clock.left, 600.0)
-    split = choose_split(factors, min(0.3 * available_memory(), 2e9), _BOUND * seconds / 2e-7)
+    memory = min(0.3 * available_memory(), 2e9)
+    split = choose_split(factors, memory, _BOUND * seconds / 2e-7, clock.going(clock.left - _BOUND * seconds))
     buckets = MiniBuckets(factors, split, summed=~query[factors.order], cold=_COLD)
     value = buckets.send(clock.going())
     if value is None:
@@ -304,11 +294,8 @@ def _bound(scores: Scores, allowed: Bools, query: Bools, answer: QueryAnswer, cl
 
 def constrained_order(joined: Interactions, query: Bools) -> Ints:
     """Positions in an order that eliminates the summed-out variables first, each part by a greedy order."""
-    summed = without(joined, query)
-    first = np.flatnonzero(~query)[first_order(summed).order] if len(summed.free) else np.zeros(0, dtype=np.int64)
-    rest = without(joined, ~query)
-    last = np.flatnonzero(query)[first_order(rest).order] if len(rest.free) else np.zeros(0, dtype=np.int64)
-    return np.concatenate([first, last])
+    parts = ((~query, without(joined, query)), (query, without(joined, ~query)))
+    return np.concatenate([np.flatnonzero(own)[first_order(graph).order] for own, graph in parts])
 
 
 class _QueryClimb:
@@ -322,13 +309,11 @@ class _QueryClimb:
         self.fixed = np.where(query, allowed.argmax(axis=1), -1)
         self.rng = np.random.default_rng(seed)
         regions = total.scores.regions
-        axes = np.argsort(regions.scope, kind="stable")
-        ptr = np.searchsorted(regions.scope[axes], np.arange(len(query) + 1))
-        region = np.repeat(np.arange(len(regions.size)), regions.order)
+        members = {int(q): slice(*regions.member_ptr[q : q + 2]) for q in self.query}
         #: Regions of each variable of the query and its step in them.
         self.around = {
-            int(q): (region[axes[ptr[q] : ptr[q + 1]]], regions.stride[axes[ptr[q] : ptr[q + 1]]].astype(np.int64))
-            for q in self.query
+            q: (regions.member[m].astype(np.int64), regions.stride[regions.member_at[m]].astype(np.int64))
+            for q, m in members.items()
         }
         self.components = {q: np.unique(total.owner[r][total.owner[r] >= 0]) for q, (r, _) in self.around.items()}
 
@@ -370,8 +355,7 @@ class _QueryClimb:
     def _near(self, q: int, waiting: set[int]) -> list[int]:
         """Variables of the query that share a region with q and are not waiting."""
         regions = self.total.scores.regions
-        scopes = [regions.scope[regions.scope_ptr[r] : regions.scope_ptr[r + 1]] for r in self.around[q][0]]
-        near = set(np.concatenate(scopes).tolist()) - {q} - waiting if scopes else set()
+        near = set(regions.scope[csr_rows(regions.scope_ptr, self.around[q][0])].tolist()) - {q} - waiting
         return [v for v in near if v in self.around]
 
     def _best_state(self, q: int, labels: Ints, base: Ints, sums: Floats) -> tuple[int, float, Floats]:

@@ -36,16 +36,18 @@ from ..messages import TRW, LoopyBP, Smoothed
 from ..structured import Expansion, structured_labelling
 from .branch import branch
 from .dual import ascend
+from .guided import guided_search
 from .moves import Windows, entries_at, move_labels, roof_duality, solve_components
-from .tabu import suits_tabu, tabu_search
 from .task import SearchTask, table_entries
 
 #: Table entries of elimination that takes no noticeable time, and at most.
 _FEW_ENTRIES, _MANY_ENTRIES = 3e6, 4e8
 #: Share of the time left that one round of dual ascent may take.
 _ASCENT = 0.6
-#: Variables of a window below which tabu search comes next, and its share of the time left.
-_SMALL_WINDOWS, _TABU = 24.0, 0.5
+#: Variables of a window below which guided local search comes next, and its share of the time left.
+_SMALL_WINDOWS, _GUIDED = 24.0, 0.5
+#: Share of the time left for the first guided local search, and for belief propagation before it.
+_EARLY = 0.02
 #: Share of the time left for branch and bound.
 _BRANCHING = 0.4
 #: How often dual ascent starts again, at most, after the bound has ruled out states.
@@ -67,6 +69,11 @@ _GRACE = 60.0
 _PART = "toulbar2"
 #: How it prints a lower bound on whole costs, and the least cost so far.
 _BOUNDS = re.compile(r"(?:Initial lower and upper bounds|Optimality gap): \[(-?\d+), ")
+
+_eliminate_narrow = partial(solve_components, entries=_FEW_ENTRIES)
+_eliminate_wide = partial(solve_components, entries=_MANY_ENTRIES)
+_guide = partial(guided_search, share=_EARLY)
+_ascend, _branch = partial(ascend, share=_ASCENT), partial(branch, share=_BRANCHING)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -222,7 +229,7 @@ class MAP(Inference):
         """All parts in turn until the labelling is proven best or the time is over."""
         task.tighten(trivial_bound(task.scores), "maxima of the tables")
         task.restrict(task.scores.singles > -np.inf, "propagation")
-        _each(task, _first_labelling, _eliminate_narrow, roof_duality, _eliminate_narrow, _repair)
+        _each(task, _first_labelling, _eliminate_narrow, roof_duality, _eliminate_narrow, _repair, _believe, _guide)
         for _ in range(_ROUNDS):
             undecided = _states_left(task)
             _each(task, _ascend, _eliminate_narrow)
@@ -287,26 +294,6 @@ def _states_left(task: SearchTask) -> int:
     return 0 if scores is None else int((scores.singles > -np.inf).sum())
 
 
-def _eliminate_narrow(task: SearchTask) -> None:
-    """Solve components by elimination that takes no noticeable time."""
-    solve_components(task, _FEW_ENTRIES)
-
-
-def _eliminate_wide(task: SearchTask) -> None:
-    """Solve components by elimination with as large tables as memory and time allow."""
-    solve_components(task, _MANY_ENTRIES)
-
-
-def _ascend(task: SearchTask) -> None:
-    """Dual ascent for a share of the time left."""
-    ascend(task, _ASCENT)
-
-
-def _branch(task: SearchTask) -> None:
-    """Branch and bound for a share of the time left."""
-    branch(task, _BRANCHING)
-
-
 def _first_labelling(task: SearchTask) -> None:
     """Each variable's own best state, then local search from there."""
     scores = task.undecided
@@ -314,6 +301,16 @@ def _first_labelling(task: SearchTask) -> None:
     task.offer(labels, "best states")
     if not task.over:
         task.offer(search(scores, [labels], pairs=False), "local search")
+
+
+def _believe(task: SearchTask) -> None:
+    """Local search from the most likely states by belief propagation."""
+    scores = task.undecided
+    iterations = int(min(_MESSAGE_ITERATIONS, _EARLY * task.left * _MESSAGE_SPEED / scores.regions.size.sum()))
+    if iterations:
+        beliefs = LoopyBP(iterations=iterations, threads=1).run(scores, None).variable_marginals
+        labels = np.where(scores.singles > -np.inf, beliefs, -1.0).argmax(axis=1)
+        task.offer(search(scores, [labels], pairs=False), "belief propagation")
 
 
 def _repair(task: SearchTask) -> None:
@@ -331,8 +328,8 @@ def _local_search(task: SearchTask, threads: int) -> None:
     scores = task.undecided
     windows = Windows(task)
     windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
-    if windows.size < _SMALL_WINDOWS and task.current is not None and not task.over and suits_tabu(scores):
-        tabu_search(task, task.current, _TABU)
+    if windows.size < _SMALL_WINDOWS and not task.over:
+        guided_search(task, _GUIDED)
     entries = float(scores.regions.size.sum())
     iterations = int(min(_MESSAGE_ITERATIONS, 0.05 * task.left * _MESSAGE_SPEED / entries))
     for method in (LoopyBP, TRW):

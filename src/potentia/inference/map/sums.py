@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -39,9 +40,13 @@ def sum_out(tables: ScoreTables, variables: Ints, allowed: Bools, largest: int) 
         return {u for t in member[v] for u in tables[t][0]} | {v}
 
     size = {v: math.prod(int(card[u]) for u in union(v)) for v in left}
+    waiting = [(entries, v) for v, entries in size.items()]
+    heapify(waiting)
     while left:
-        v = min(left, key=lambda u: (size[u], u))
-        if size[v] > largest:
+        entries, v = heappop(waiting)
+        if v not in left or entries != size[v]:
+            continue
+        if entries > largest:
             return False
         scope = tuple(sorted(union(v)))
         total = np.zeros([card[u] for u in scope])
@@ -58,5 +63,6 @@ def sum_out(tables: ScoreTables, variables: Ints, allowed: Bools, largest: int) 
             member[u].add(fresh)
         for u in left.intersection(rest):
             size[u] = math.prod(int(card[w]) for w in union(u))
+            heappush(waiting, (size[u], u))
         fresh += 1
     return True
