@@ -8,7 +8,7 @@ padded with slots of weight zero. An iteration is a handful of operations per co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -245,17 +245,22 @@ def message_passing(
     for.
     """
     ready = _prepare(plan, scores)
+    n = len(ready)
     lam = [_first_messages(group, part, run.uniform) for group, part in zip(plan.groups, ready, strict=True)]
 
-    def some(count: int, *lam: Tensor) -> tuple[Tensor, ...]:
-        """`count` iterations, colour by colour."""
-        state = list(lam)
+    def some(count: int, *state: Tensor) -> tuple[Tensor, ...]:
+        """Messages, then the log-beliefs that they were made from, after `count` iterations, colour by colour."""
+        lam, beliefs = list(state[:n]), list(state[n:])
         for _ in range(count):
-            for number, group in enumerate(plan.groups):
-                state[number] = _update(group, ready[number], state, number, run.damping)[0]
-        return tuple(state)
+            for k, group in enumerate(plan.groups):
+                lam[k], beliefs[k] = _update(group, ready[k], lam, k, run.damping)
+        return *lam, *beliefs
 
-    lam = list(in_segments(some, lam, run)) if run.all_at_once else _until(plan, ready, lam, run)
+    def marginals(*state: Tensor) -> list[Tensor]:
+        """What is compared between iterations."""
+        return [torch.softmax(belief.detach(), 0) for belief in state[n:]]
+
+    lam = list(settled(some, [*lam, *(part.node for part in ready)], run, marginals))[:n]
     beliefs = [_heard(group, part, _source(group, lam))[1] for group, part in zip(plan.groups, ready, strict=True)]
     variables = torch.cat([torch.softmax(b, 0) for b in beliefs], -1).index_select(-1, plan.order)
     joint = _joint(plan, scores, lam) if pairs or value else None
@@ -316,23 +321,6 @@ def _update(group: Group, ready: _Ready, lam: list[Tensor], number: int, damping
     return damped(new, lam[number], damping), belief
 
 
-def _until(plan: PairPlan, ready: list[_Ready], lam: list[Tensor], run: Schedule) -> list[Tensor]:
-    """Schedule until no marginal changes by more than `tol`."""
-    before: list[Tensor] = []
-    state = list(lam)
-    for _ in range(run.iterations):
-        beliefs = []
-        for number, group in enumerate(plan.groups):
-            state[number], belief = _update(group, ready[number], state, number, run.damping)
-            beliefs.append(torch.softmax(belief.detach(), 0))
-        if before and all(
-            float((a - b).abs().max()) < run.tol for a, b in zip(beliefs, before, strict=True) if a.numel()
-        ):
-            break
-        before = beliefs
-    return state
-
-
 def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], run: Schedule) -> tuple[Tensor, ...]:
     """All iterations; if their reverse needs more than `memory`, in segments that are run again backwards."""
     iterations = run.iterations
@@ -347,16 +335,24 @@ def in_segments(some: Callable[..., tuple[Tensor, ...]], state: list[Tensor], ru
     return now
 
 
-def settled(some: Callable[..., tuple[Tensor, ...]], first: list[Tensor], run: Schedule) -> tuple[Tensor, ...]:
-    """All iterations, or with a tolerance one by one until nothing changes by as much."""
+def settled(
+    some: Callable[..., tuple[Tensor, ...]],
+    first: list[Tensor],
+    run: Schedule,
+    read: Callable[..., Sequence[Tensor]] = lambda *state: state,
+) -> tuple[Tensor, ...]:
+    """All iterations, or with a tolerance one by one until nothing of what `read` gives changes by as much."""
     if run.all_at_once:
         return in_segments(some, first, run)
-    state = tuple(first)
-    for done in range(run.iterations):
-        before, state = state, some(1, *state)
-        pairs = zip(state, before, strict=True)
-        if done and all(float((a - b).detach().abs().max()) < run.tol for a, b in pairs if a.numel()):
+    state: tuple[Tensor, ...] = tuple(first)
+    before: Sequence[Tensor] = ()
+    for _ in range(run.iterations):
+        state = some(1, *state)
+        now = read(*state)
+        pairs = zip(now, before, strict=bool(before))
+        if before and all(float((a - b).detach().abs().max()) < run.tol for a, b in pairs if a.numel()):
             break
+        before = now
     return state
 
 

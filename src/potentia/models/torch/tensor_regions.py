@@ -19,7 +19,7 @@ from ...graph.structure import Graph
 from ...inference.engine import Entropy, check_counting
 from ...inference.region_engine import region_order
 from .indices import Indices, damped, safe_log_sum
-from .tensor import Schedule, in_segments, settled
+from .tensor import Schedule, settled
 
 _FORBIDDEN = -1e30
 
@@ -152,16 +152,7 @@ def region_messages(plan: RegionPlan, theta: Tensor, run: Schedule, value: bool 
                 lam = _update(group, theta, lam, counting, weight, run.damping)
         return (lam,)
 
-    if run.all_at_once:
-        (lam,) = in_segments(some, [lam], run)
-    else:
-        before = None
-        for _ in range(run.iterations):
-            (lam,) = some(1, lam)
-            now = _read(plan, theta.detach(), lam.detach(), counting)
-            if before is not None and float((now - before).abs().max()) < run.tol:
-                break
-            before = now
+    (lam,) = settled(some, [lam], run, lambda lam: [_read(plan, theta.detach(), lam.detach(), counting)])
     return RegionMarginals(_read(plan, theta, lam, counting), _value(plan, theta, lam) if value else None)
 
 
