@@ -54,7 +54,7 @@ class Perturbation(Gradient):
             size = _largest(cotangent)
             if size == 0.0:
                 return zero_tables(scores)
-            r = self.multiplier * np.finfo(float).eps ** (1 / 3) * (1 + _largest_score(scores)) / size
+            r = self.multiplier * np.finfo(float).eps ** (1 / 3) * (1 + scores.largest()) / size
             change = r * _scale(result, cotangent)
             sharp, residual = _sharpened(inference, change), 0.0
             tables = zero_tables(scores)
@@ -98,14 +98,6 @@ def _largest(cotangent: MarginalCotangent) -> float:
     """The largest entry of a cotangent by size."""
     parts = [*cotangent.cliques.values(), *([] if cotangent.singles is None else [cotangent.singles])]
     return max((float(np.abs(p).max(initial=0.0)) for p in parts), default=0.0)
-
-
-def _largest_score(scores: Scores) -> float:
-    """The largest finite score by size."""
-    kinds = [kind for kind in scores.graph.clique_kinds if kind not in scores.weighted]
-    ends = [np.array(weighted.bounds) for weighted in scores.weighted.values()]
-    parts = [scores.singles, *ends, *(scores.kind(kind)[0] for kind in kinds)]
-    return max(float(np.abs(p[np.isfinite(p)]).max(initial=0.0)) for p in parts)
 
 
 def shifted(scores: Scores, direction: MarginalCotangent, step: float) -> Scores:
