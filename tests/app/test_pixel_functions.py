@@ -10,7 +10,7 @@ import pytest
 import potentia as pt
 from potentia.app import pixel_functions
 from potentia.app.image_files import Given
-from potentia.app.pixel_functions import Forest
+from potentia.app.pixel_functions import PixelForest
 from potentia.app.pixels import PixelRows, whole
 from potentia.app.training import Run
 from potentia.potentials import Potential
@@ -84,7 +84,7 @@ def test_a_forest_is_scikit_learns_on_codes():
     x, y = rng.normal(size=(300, 5)).astype(np.float32), rng.integers(3, size=300)
     y += x[:, 0] > 0
     y[y == 2] = 3
-    forest = Forest(trees=7, min_samples_leaf=3, seed=4).fit(x, y, weight=rng.random(300) + 0.5, n_outputs=4)
+    forest = PixelForest(trees=7, min_samples_leaf=3, seed=4).fit(x, y, weight=rng.random(300) + 0.5, n_outputs=4)
     rng = np.random.default_rng(0)
     rng.normal(size=(300, 5)), rng.integers(3, size=300)
     twin = ExtraTreesClassifier(7, min_samples_leaf=3, random_state=4)
@@ -97,7 +97,7 @@ def test_a_forest_is_scikit_learns_on_codes():
 
 def test_a_damaged_forest_is_refused():
     rng = np.random.default_rng(0)
-    forest = Forest(trees=2).fit(rng.normal(size=(60, 3)), rng.integers(2, size=60))
+    forest = PixelForest(trees=2).fit(rng.normal(size=(60, 3)), rng.integers(2, size=60))
     content, arrays = forest.state()
     again = Potential.from_state(content, arrays)
     np.testing.assert_array_equal(again.scores(np.eye(3)), forest.scores(np.eye(3)))

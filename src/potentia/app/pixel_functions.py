@@ -25,11 +25,13 @@ _LEAST = 1e-4
 
 def pixel_function(name: str, seed: int) -> Potential:
     """An unfitted classifier of pixels."""
-    if name == "boosting":  # small trees of some features each, in small steps
-        return Boosting(50, 0.1, max_leaves=16, bins=64, features=0.3, more_rounds=50, seed=seed)
+    if name == "boosting":  # trees of some features each, in small steps, whose leaves may be far smaller than usual
+        return Boosting(
+            50, 0.1, 30_000, 0.002, 0.005, max_leaves=32, bins=64, features=0.3, more_rounds=50, seed=seed
+        )  # fmt: skip
     if name == "lightgbm":
         return LightGBM(50, 0.1, more_rounds=50, params={"feature_fraction": 0.3}, seed=seed)
-    return Forest(seed=seed) if name == "forest" else make_potential(name, seed)
+    return PixelForest(seed=seed) if name == "forest" else make_potential(name, seed)
 
 
 def tried_functions() -> tuple[str, ...]:
@@ -44,7 +46,7 @@ def check_torch() -> None:
 
 
 @dataclass(eq=False, repr=False)
-class Forest(Potential):
+class PixelForest(Potential):
     """scikit-learn's extremely randomised trees, whose mean's logarithm is the score; fitted once, without biases.
 
     Features are cut into 256 bins before. Trees are kept as those of `Boosting`, without scikit-learn's objects.
