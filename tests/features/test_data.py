@@ -13,6 +13,7 @@ from scipy import sparse
 from data_sets import DATA, needs
 from potentia.base.types import PotentiaError
 from potentia.features import datasets
+from potentia.features.attributes import AttributeIndex, flat_features
 from potentia.features.example import Example
 from potentia.features.tokens import token_spans
 from potentia.graph.structure import Graph
@@ -472,3 +473,28 @@ def test_token_files_have_their_published_counts(name, n_sentences, n_tokens, n_
     assert len(sentences) == n_sentences
     assert sum(len(s[0]) for s in sentences) == n_tokens
     assert {len(s) for s in sentences} == {n_columns}
+
+
+def test_features_in_dictionaries_are_those_of_the_flat_token():
+    rng = np.random.default_rng(0)
+    values = ["a", "b", True, False, 1, 0, 1.0, 0.0, 2.5, -1, b"x", {"d": True, "e": "f"}, ["g", "h"]]
+
+    def token():
+        keys = rng.choice([f"k{k}" for k in range(25)], 3, replace=False).tolist()
+        return {key: {str(k): values[rng.integers(len(values))] for k in range(3)} for key in keys} | {"u": "v"}
+
+    X = [[token() for _ in range(4)] for _ in range(40)]
+    index, flat = AttributeIndex(), [[flat_features(t) for t in row] for row in X]
+    found = [index.learn(X)[0], index.encode(X)[0]]
+    names = list(index.numbers)
+    assert set(names) == {name for row in flat for token in row for name in token}
+    for tokens, zeros in zip(found, (True, False), strict=True):
+        value = tokens.value if tokens.value.size else np.ones(len(tokens.attribute))
+        ptr = tokens.item_ptr
+        for t, expected in enumerate(token for row in flat for token in row):
+            items = zip(tokens.attribute[ptr[t] : ptr[t + 1]], value[ptr[t] : ptr[t + 1]], strict=True)
+            # the number after the last is that of no attribute
+            own = {names[k]: v for k, v in items if k < len(names)}
+            assert own == {name: v for name, v in expected.items() if zeros or v != 0}
+    with pytest.raises(PotentiaError, match="names must be texts"):
+        index.encode([[{"k1": {5: "a"}}]])

@@ -61,6 +61,8 @@ def _hashes(names: Mapping[str, int] | Sequence[str]) -> Any:
 _MANY_NAMES = 20_000
 #: Most features that are found again by key and value, without putting their names together.
 _MAX_KNOWN = 1 << 16
+#: Most features that are dictionaries, whose features are found so.
+_MAX_INNER = 16
 #: Arrays with larger numbers are kept in double precision, so that numbers far from zero can be centred.
 _MAX_SINGLE = 2.0**16
 
@@ -69,14 +71,20 @@ class KnownFeatures(dict[Any, int]):
     """Numbers of features (key, value) that are attributes of value 1; others raise a KeyError.
 
     number: of a name, None if it has none. unknown: of features that have none or are zero; None raises for zeros.
+    prefix: of the names, for features in a dictionary that is a feature itself; `inner`: those tables by its key.
     """
 
-    def __init__(self, number: Callable[[str], int | None], unknown: int | None) -> None:
-        self.number, self.unknown = number, unknown
+    def __init__(self, number: Callable[[str], int | None], unknown: int | None, prefix: str = "") -> None:
+        self.number, self.unknown, self.prefix = number, unknown, prefix
+        self.inner: dict[str, KnownFeatures] = {}
 
     def __missing__(self, feature: tuple[Any, Any]) -> int:
         """Find a feature's number, and keep it while there is room."""
         key, value = feature
+        if self.prefix:
+            if type(key) is not str:
+                raise KeyError(feature)
+            key = self.prefix + key
         if type(value) is str:
             found = self.number(f"{key}:{value}")
         elif type(value) not in (bool, int, float) or value not in (0, 1) or (not value and self.unknown is None):
@@ -89,6 +97,14 @@ class KnownFeatures(dict[Any, int]):
         if len(self) < _MAX_KNOWN and type(key) is str:  # 1 and True are equal, but not their names
             self[feature] = found
         return found
+
+    def inside(self, key: str, features: Mapping[Any, Any]) -> list[int]:
+        """Numbers of the features in a dictionary that is the feature `key`."""
+        if key not in self.inner:
+            if len(self.inner) == _MAX_INNER or type(key) is not str:
+                raise KeyError(key)
+            self.inner[key] = KnownFeatures(self.number, self.unknown, f"{key}:")
+        return [*map(self.inner[key].__getitem__, features.items())]
 
 
 #: Columns of dense features by name, (first, end).
@@ -360,6 +376,12 @@ class _Encoder:
                     k = number(key)
                     if value != 1 and k is not None:
                         self._note_value(value)
+                elif kind is dict:
+                    try:
+                        items += known.inside(key, value)
+                    except (KeyError, TypeError):  # as in `_plain`
+                        self._other(row, place, key, value, blocks)
+                    continue
                 else:
                     self._other(row, place, key, value, blocks)
                     continue
