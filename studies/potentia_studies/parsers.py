@@ -194,7 +194,8 @@ def _names(template: Template, X: Sequence[Any]) -> Iterator[list[list[str]]]:
 
 def _fields(truth: list[list[str]], guess: list[list[str]]) -> dict[str, Any]:
     """Counts of fields, from which F1 of all folds together is found."""
-    counts = count_tags(*([[tag.partition("O:")[0] or "O" for tag in row] for row in rows] for rows in (truth, guess)))
+    truth, guess = ([[tag.partition("O:")[0] or "O" for tag in row] for row in rows] for rows in (truth, guess))
+    counts = count_tags(truth, guess)
     return {
         "right": counts.right.total(), "true": counts.true.total(), "predicted": counts.predicted.total(),
         "f1": counts.span_scores()["f1"],
