@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
 import potentia as pt
+from potentia.base.saving import file_kind, read_file, write_file
 
 NAMES = np.array(["idle", "run", "walk"])
 
@@ -175,3 +176,38 @@ def test_bad_input_is_one_sentence(labeller, classifier):
     ):
         with pytest.raises(pt.PotentiaError, match=message):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("readings", ("params", "window"), {}),
+        ("readings", ("params", "window"), -1),
+        ("readings", ("params", "seed"), "x"),
+        ("readings", ("form",), "chain"),
+        ("words", ("model", "labels"), [0, 1, "A"]),
+        ("words", ("model", "labels"), [0, 1, 3]),
+        ("words", ("model", "labels"), [0, 1, -1]),
+        ("nodes", ("params", "neighbours"), 3),
+        ("nodes", ("form",), "chain"),
+    ],
+)
+def test_damaged_files_are_refused_when_they_are_read(name, place, value, labeller, classifier, tmp_path):
+    words = [["the", "cat", "ran"], ["a", "dog", "sat"]]
+    fitted = {"readings": labeller, "nodes": classifier}
+    model = fitted[name] if name in fitted else pt.SequenceLabeller().fit(words, [["D", "N", "V"]] * 2)
+    model.save(tmp_path / "model")
+    kind = file_kind(tmp_path / "model")
+    content, arrays = read_file(tmp_path / "model", kind)
+    holder = content
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    write_file(tmp_path / "model", kind, content, arrays)
+    with pytest.raises(pt.PotentiaError, match="model"):
+        pt.load(tmp_path / "model")
+
+
+def test_a_window_that_memory_does_not_hold_is_refused():
+    with pytest.raises(pt.PotentiaError, match=r"the window of X\[0\] needs about .* GB"):
+        pt.SequenceLabeller("linear", window=10**12).fit(*readings(2))

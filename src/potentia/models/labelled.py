@@ -12,7 +12,7 @@ import numpy as np
 from ..base.params import Params
 from ..base.saving import Registered, build, write_file
 from ..base.schema import TEXT, Choice, Count, Either, Items, Kind, Number, Schema, check
-from ..base.types import Floats, Ints, PotentiaError, check_choice, plain_array, shown
+from ..base.types import Floats, Ints, PotentiaError, check_choice, check_count, plain_array, shown
 from ..features.example import Example
 from ..graph.structure import Graph
 from ..potentials import MLP, Boosting, Linear, Potential
@@ -57,6 +57,7 @@ class LabelEstimator(Registered, Params):
 
     def _check_options(self) -> None:
         check_choice("node", self.node, NODES)
+        check_count("seed", self.seed)
         if self.class_weight not in (None, "balanced") and not isinstance(self.class_weight, dict):
             raise PotentiaError(
                 f"class_weight must be 'balanced' or {{label: weight}}, not {shown(self.class_weight)}."
@@ -151,10 +152,14 @@ class LabelEstimator(Registered, Params):
 
         found = check(cls.saved, content, cls.__name__)
         model: Self = build(cls, found["params"])
+        model._check_options()
         model.classes_ = _as_classes(found["classes"])
         model.n_features_in_, model.form_ = found["width"], found["form"]
         inner: Any = CRF if model.form_ == "crf" else ChainCRF
         model.model_ = inner.from_state(content["model"], arrays)
+        numbers = range(len(found["classes"]))
+        if model.form_ == "chain" and not all(type(k) is int and k in numbers for k in model.model_.classes_):
+            raise PotentiaError(f"the saved {cls.__name__} is damaged: its chain has other labels.")
         return model
 
     def _check_fitted(self) -> None:

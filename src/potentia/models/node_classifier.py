@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
 
+from ..base.schema import Choice, Schema
 from ..base.types import Floats, Ints, PotentiaError, check_flag
 from ..features.example import Example
 from ..graph.builders import edge_list, unique_pairs
@@ -45,6 +46,8 @@ class NodeClassifier(LabelEstimator):
         >>> model.predict()[-4:]
         array(['cat', 'dog', 'cat', 'dog'], dtype='<U3')
     """
+
+    saved: ClassVar[Schema] = {**LabelEstimator.saved, "form": Choice(("crf",))}
 
     def __init__(self, node: str = "auto", neighbours: bool = True, class_weight: Any = None, seed: int = 0) -> None:
         self.node = node
@@ -91,6 +94,10 @@ class NodeClassifier(LabelEstimator):
         self._fit_crf(examples, Potts(), progress)
         self._fitted_examples, self._many = examples, many
         return self
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_flag("neighbours", self.neighbours)
 
     def predict(self, X: Any = None, edges: Any = None, *, edge_features: Any = None) -> Any:
         """The most likely label of each node; without arguments of the fitted network, whose known labels stay."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..base.resources import check_memory
 from ..base.types import Floats, PotentiaError, check_count, check_flag
 from ..features.example import Example
 from ..features.tokens import TokenFeatures
@@ -63,7 +64,6 @@ class SequenceLabeller(LabelEstimator):
             progress: show a progress bar.
         """
         check_flag("progress", progress)
-        check_count("window", self.window)
         X, y = _sequences(X), [list(own) for own in y]
         if len(X) != len(y):
             raise PotentiaError(f"X has {len(X)} sequences, but y has {len(y)}.")
@@ -91,6 +91,10 @@ class SequenceLabeller(LabelEstimator):
         weights = self._weights(labels, full)
         self._fit_crf(self._examples(X, labels, weights), Constant(), progress)
         return self
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        check_count("window", self.window)
 
     def predict(self, X: Any) -> list[list[Any]]:
         """A list of labels for each sequence: each item's most likely one, or with words the best whole sequence."""
@@ -133,6 +137,8 @@ class SequenceLabeller(LabelEstimator):
                 raise PotentiaError(
                     f"X[{number}] has {x.shape[1]} features, but the model needs {self.n_features_in_}."
                 )
+            width = 2.0 * self.window + 1.0
+            check_memory(8.0 * len(x) * width * (1 + x.shape[1]), f"the window of X[{number}]", "use a smaller window")
             place = np.arange(len(x))[:, None] + np.arange(-self.window, self.window + 1)
             around = x[np.clip(place, 0, len(x) - 1)].reshape(len(x), -1)
             n, rows = len(x), np.arange(len(x))
