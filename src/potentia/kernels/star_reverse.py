@@ -19,7 +19,7 @@ from collections import namedtuple
 import numpy as np
 
 from .machine.jit import njit
-from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8, transpose8
+from .machine.simd import CHUNK, add8, div8, fma8, load8, mul8, spread8, store8, sum8
 from .machine.team import BARRIER, wait
 from .star_blocks import LOG, PRODUCT, chunk_at, derivatives, product_transposed, slot_of, sum_messages
 from .vecmath import KERNEL, exp
@@ -336,7 +336,7 @@ def flush(start, stop, layout, scores, blocks, ratios, inputs, first, last, out)
     """
     L, W = layout.n_states, layout.pair.shape[1]
     sums = np.empty(L * L * CHUNK)
-    shaped, turned = sums.reshape(L, L, CHUNK), np.empty(L * L * CHUNK)
+    shaped = sums.reshape(L, L, CHUNK)
     for u in range(start, stop):
         if blocks.mode[u] != PRODUCT:
             continue
@@ -347,45 +347,10 @@ def flush(start, stop, layout, scores, blocks, ratios, inputs, first, last, out)
                 at = chunk_at(blocks, u, row, x)
                 for k in range(0, L * L * CHUNK, CHUNK):
                     store8(sums, k, mul8(load8(sums, k), load8(blocks.table, at + k)))
-                side = _common_side(layout, scores, row, x)
-                if L >= CHUNK and side >= 0:
-                    _add_chunk(layout, scores, row, x, side, sums, turned, out)
-                    continue
                 for lane in range(CHUNK):
                     e = layout.pair[row, x + lane]
                     if e >= 0:
                         _add_lane(scores, e, layout.side[row, x + lane], shaped, lane, out)
-
-
-@njit(inner=True, **KERNEL)
-def _common_side(layout, scores, row, x):
-    """The side from which eight lanes see their pairs if all have a pair with all states; else -1."""
-    side = layout.side[row, x]
-    for lane in range(x, x + CHUNK):
-        e = layout.pair[row, lane]
-        if e < 0 or layout.side[row, lane] != side:
-            return -1
-        if scores.shapes[e, 0] != layout.n_states or scores.shapes[e, 1] != layout.n_states:
-            return -1
-    return side
-
-
-@njit(inner=True, **KERNEL)
-def _add_chunk(layout, scores, row, x, side, sums, turned, out):
-    """`_add_lane` for eight lanes with a common side: blocks of eight entries of eight tables are transposed."""
-    L = layout.n_states
-    # neighbouring entries of users' tables, (b) or seen from the second variable (a), and rows of them
-    along, across = (CHUNK, L * CHUNK) if side == 0 else (L * CHUNK, CHUNK)
-    for a in range(L):
-        for b in range(0, L, CHUNK):
-            b = min(b, L - CHUNK)  # the last eight entries of a row, some of them once more
-            transpose8(sums, a * across + b * along, along, turned, a * L + b, L * L)
-    for lane in range(CHUNK):
-        e = layout.pair[row, x + lane]
-        scale = 1.0 / scores.count[e]
-        own, entries = turned[lane * L * L : (lane + 1) * L * L], out[scores.offset[e] :]
-        for k in range(L * L):
-            entries[k] += scale * own[k]
 
 
 @njit(inline="always", **KERNEL)
