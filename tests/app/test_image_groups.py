@@ -33,14 +33,14 @@ def test_groups_are_named_in_any_form(given, expected):
     assert (found if found is None else found.tolist()) == expected
 
 
-def test_groups_are_read_from_a_file_with_or_without_headings_and_suffixes(tmp_path):
+def test_groups_are_read_from_a_file_with_names_of_images_or_of_their_files(tmp_path):
     path = tmp_path / "groups.csv"
     path.write_text("image,patient\n" + "".join(f"{f.path.name},p{k // 3}\n" for k, f in enumerate(FILES)))
     assert find_groups(path, FILES).tolist() == [0, 0, 0, 1, 1, 1]
-    path.write_text("".join(f"{file.name},p{k % 2}\n" for k, file in enumerate(FILES)))
+    path.write_text("name;tile\n" + "".join(f"{file.name};p{k % 2}\n" for k, file in enumerate(FILES)))
     assert find_groups(str(path), FILES).tolist() == [0, 1, 0, 1, 0, 1]
     pages = [ImageFile(f"stack_{k:03d}", Path("stack.tif"), k) for k in range(2)] + FILES[:1]
-    path.write_text("stack.tif,a\ns0_0,b\n")
+    path.write_text("image,group\nstack.tif,a\ns0_0,b\n")
     assert find_groups(path, pages).tolist() == [0, 0, 1]
 
 
@@ -62,10 +62,11 @@ def test_wrong_groups_are_one_sentence(given, message):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("s0_0\n", "row 1: a row is image,group"), ("s0_0,a\ns0_0,b\n", "row 2: s0_0 is in the groups a and b"),
-     ("s0_0,a\n", "gives no group for the image s0_1")],
+    [("image\ns0_0\n", "has two columns, image and group, not 1"),
+     ("image,group\ns0_0,a\ns0_0,b\n", "s0_0 is in the groups a and b"),
+     ("image,group\ns0_0,a\n", "gives no group for the image s0_1")],
 )  # fmt: skip
-def test_wrong_files_of_groups_name_their_row(text, message, tmp_path):
+def test_wrong_files_of_groups_are_one_sentence(text, message, tmp_path):
     path = tmp_path / "groups.csv"
     path.write_text(text)
     with pytest.raises(pt.PotentiaError, match=message):

@@ -188,7 +188,7 @@ def test_networks_score_windows_as_whole_images_and_tiles_as_one(monkeypatch):
 
     monkeypatch.setattr(module, "_STEPS", 10)
     images, masks = striped(2, size=(90, 110))
-    rows = PixelRows("filters", False, 0, 3)
+    rows = PixelRows("image", False, 0, 3)
     parts = [module.LabelledPart(i.astype(np.float32) / 255, m) for i, m in zip(images, masks, strict=True)]
     states = [module.train_network(parts, 2, None, (True, True), [k], lambda: None) for k in range(2)]
     stage = module.NetworkStage(rows, 2, states)
@@ -212,7 +212,7 @@ def test_networks_score_windows_as_whole_images_and_tiles_as_one(monkeypatch):
 def test_damaged_networks_are_one_sentence():
     from potentia.app import pixel_network as module
 
-    rows = PixelRows("filters", False, 0, 3)
+    rows = PixelRows("image", False, 0, 3)
     state = module.to_arrays(module.PixelUNet(3, 2).state_dict())
     content, arrays = module.NetworkStage(rows, 2, [state]).state()
     assert module.NetworkStage.restore(rows, content, arrays).n_features == 3
@@ -220,7 +220,7 @@ def test_damaged_networks_are_one_sentence():
         with pytest.raises(pt.PotentiaError):
             module.NetworkStage.restore(rows, content | more, arrays)
     with pytest.raises(pt.PotentiaError, match="another module"):
-        module.NetworkStage.restore(PixelRows("filters", False, 2, 3), content, arrays)
+        module.NetworkStage.restore(PixelRows("image", False, 2, 3), content, arrays)
 
 
 @needs_torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections.abc import Sequence
@@ -13,13 +12,14 @@ import numpy as np
 
 from ..base.types import Ints, PotentiaError, shown
 from .image_files import ImageFile
+from .table_files import read_table
 
 
 def find_groups(given: Any, files: Sequence[ImageFile]) -> Ints | None:
     """The number of each image's group; None if every image is a group of its own.
 
-    given: "folder", a CSV file of lines `image,group`, a regular expression whose first group is found in an image's
-    name, or a list with a value for each image.
+    given: "folder", a CSV file with the columns image and group, a regular expression whose first group is found in an
+    image's name, or a list with a value for each image.
     """
     if given is None:
         return None
@@ -56,19 +56,15 @@ def _names(text: str, files: Sequence[ImageFile]) -> list[str]:
     return [str(name) for name in named]
 
 
-def _listed(path: Path) -> dict[str, str]:
-    """The group of every image named in a CSV file, with or without a line of headings."""
-    try:
-        rows = [row for row in csv.reader(path.read_text(encoding="utf-8-sig").splitlines()) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PotentiaError(f"{path}: the file of groups cannot be read ({error}).") from None
-    listed: dict[str, str] = {}
-    for number, row in enumerate(rows, 1):
-        if len(row) != 2:
-            raise PotentiaError(f"{path}, row {number}: a row is image,group, but has {len(row)} cells.")
-        image, group = (cell.strip() for cell in row)
+def _listed(path: Path) -> dict[str | None, str | None]:
+    """The group of every image that a table names."""
+    table = read_table(path)
+    if len(table) != 2:
+        raise PotentiaError(f"{path}: a file of groups has two columns, image and group, not {len(table)}.")
+    listed: dict[str | None, str | None] = {}
+    for image, group in zip(*table.values(), strict=True):
         if listed.setdefault(image, group) != group:
-            raise PotentiaError(f"{path}, row {number}: {image} is in the groups {listed[image]} and {group}.")
+            raise PotentiaError(f"{path}: {image} is in the groups {listed[image]} and {group}.")
     return listed
 
 

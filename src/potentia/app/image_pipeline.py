@@ -46,7 +46,7 @@ from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, win
 from .table_files import write_table
 
 if TYPE_CHECKING:
-    from .pixel_network import NetworkStage
+    from .pixel_network import AnyStage, NetworkStage
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
@@ -85,7 +85,7 @@ class ImagePipeline(Pipeline):
     reduce: float = 1.0
     superpixels: int | None = None
     intensity: Intensity = field(default_factory=lambda: Intensity("type", 3))
-    pixels: PixelStage | NetworkStage | None = None
+    pixels: AnyStage | None = None
     typical: list[float] | None = None
     axes: int = 2
     file_axes: str = ""
@@ -133,7 +133,7 @@ class ImagePipeline(Pipeline):
         check_number("reduce", settings["reduce"], 0.0, 1.0)
         checked_axes(settings["file_axes"] or None)
         own = {name: value for name, value in arrays.items() if not name.startswith(("pixels:", "second:"))}
-        stage: PixelStage | NetworkStage | None = None
+        stage: AnyStage | None = None
         if settings["rows"] is not None:
             rows = PixelRows(**settings["rows"])
             stage = (

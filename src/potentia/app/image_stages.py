@@ -31,7 +31,7 @@ from .pixels import TILE_SIDES, Context, PixelRows, PixelStage, Window
 from .training import Run
 
 if TYPE_CHECKING:
-    from .pixel_network import NetworkStage
+    from .pixel_network import AnyStage
 
 #: Folds of images.
 _FOLDS = 4
@@ -262,7 +262,7 @@ class TrainingImages:
         return alone if self.groups is None else np.asarray(self.groups[[k for k, _ in self.units]])
 
     def example(
-        self, k: int, window: Window, stage: PixelStage | NetworkStage | None = None, coarse: np.ndarray | None = None
+        self, k: int, window: Window, stage: AnyStage | None = None, coarse: np.ndarray | None = None
     ) -> Example:
         """A window of image k with scores by a stage, whose context is `coarse`, or else by the pipeline's own."""
         values, given = self.image(k)
@@ -288,18 +288,20 @@ def two_stages(
     rows, beside = None, images.read(images.own[0])[1].features
     if pipeline.node != "probabilities":
         n_given = 0 if beside is None else int(beside.shape[-1])
-        rows = PixelRows(pipeline.node, position != "no", n_given, pipeline.intensity.channels, pipeline.axes)
+        by_network = nodes == ("network",)
+        own = "image" if by_network and pipeline.node == "filters" else pipeline.node
+        position_tried = position == "yes" or (position is None and not by_network)
+        rows = PixelRows(own, position_tried, n_given, pipeline.intensity.channels, pipeline.axes)
     _say_memory(images, rows, n_rows, [int(np.prod(pixels.window_size(window))) for window in windows])
     pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
-    unseen: Sequence[PixelStage | NetworkStage] = []
+    unseen: Sequence[AnyStage] = []
     coarse: dict[int, np.ndarray] = {}
     if rows is not None:
-        if nodes == ("network",):
+        if by_network:
             from .pixel_network import cross_fit_networks
 
-            seen = replace(rows, position=position == "yes")
-            pipeline.pixels, unseen, loss = cross_fit_networks(images, seen, n_rows)
+            pipeline.pixels, unseen, loss = cross_fit_networks(images, rows, n_rows)
         else:
             pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, position)
         facts = {"pixel_features": pipeline.pixels.n_features, "pixel_loss": loss}

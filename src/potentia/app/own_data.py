@@ -96,7 +96,7 @@ _OPTIONS = {
             choices=("type", "set", "image")),
         _option("stacks", "images", "pages of TIFF files are images (default) or volumes",
             choices=("images", "volumes")),
-        _option("groups", "images", "images held out together: 'folder', a CSV file of lines image,group, or a regular "
+        _option("groups", "images", "images held out together: 'folder', a CSV file of images and groups, or a regular "
             "expression whose first group is found in names", metavar="GROUPS"),
         _option("axes", "images",
             "axes of TIFF files that do not state them, such as CYX or YXC: C channels, others but Y and X pages",

@@ -21,7 +21,7 @@ from ..base.types import Floats, Ints, PotentiaError, prefixed
 from ..models.torch.network import check_without_memory, load_arrays, seeded, to_arrays
 from .image_files import Given
 from .image_groups import draw_folds
-from .pixels import PixelRows, Window, blend, draw_window, inside, places_in, whole, widened, window_size
+from .pixels import PixelRows, PixelStage, Window, blend, draw_window, inside, whole, widened, window_size
 
 if TYPE_CHECKING:
     from .image_stages import TrainingImages
@@ -94,23 +94,6 @@ class LabelledPart(NamedTuple):
 
     values: np.ndarray
     labels: np.ndarray
-
-
-def network_input(rows: PixelRows, values: np.ndarray, given: Given, window: Window) -> np.ndarray:
-    """What networks see of a window (*window, channels): the image, the user's features and positions as asked."""
-    parts = [values[window]] if rows.features == "filters" else []
-    if rows.given:
-        assert given.features is not None
-        parts.append(given.features[window])
-    if rows.position:
-        places = places_in(window) / np.asarray(values.shape[:-1])
-        parts.append(places.reshape(*window_size(window), rows.axes))
-    return np.concatenate(parts, axis=-1, dtype=np.float32)
-
-
-def n_inputs(rows: PixelRows) -> int:
-    """The number of channels of `network_input`."""
-    return (rows.channels if rows.features == "filters" else 0) + rows.given + (rows.axes if rows.position else 0)
 
 
 def allowed_flips(parts: Sequence[LabelledPart], n_states: int) -> tuple[bool, bool]:
@@ -226,7 +209,7 @@ class NetworkStage:
     @property
     def n_features(self) -> int:
         """The number of channels that networks see."""
-        return n_inputs(self.rows)
+        return self.rows.n_features
 
     def image_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
         """Log-probabilities (*size, n_classes) in float32 of all pixels of an image."""
@@ -235,7 +218,7 @@ class NetworkStage:
     def scores(self, values: np.ndarray, window: Window, given: Given, context: Any = None) -> np.ndarray:
         """Log-probabilities (*window, n_classes) in float32 of a window's pixels, tile by tile."""
         around = widened(window, _MARGIN, values.shape[:-1])
-        seen = network_input(self.rows, values, given, around)
+        seen = self.rows.rows(values, around, given.features).reshape(*window_size(around), -1)
         networks = self._networks()
 
         def of(tile: Window) -> np.ndarray:
@@ -253,7 +236,7 @@ class NetworkStage:
     def _networks(self) -> list[PixelUNet]:
         """The networks, built once."""
         if not self._built:
-            sizes = {"channels": self.n_features, "n_states": self.n_states}
+            sizes = {"channels": self.rows.n_features, "n_states": self.n_states}
             for state in self.weights:
                 check_without_memory(PixelUNet, sizes, state)
                 network = PixelUNet(**sizes)
@@ -275,6 +258,10 @@ class NetworkStage:
         return stage
 
 
+#: A classifier of pixels.
+AnyStage = PixelStage | NetworkStage
+
+
 def cross_fit_networks(
     images: TrainingImages, rows: PixelRows, n_pixels: int
 ) -> tuple[NetworkStage, list[NetworkStage], float]:
@@ -286,7 +273,8 @@ def cross_fit_networks(
     parts = []
     for k, window in images.units:
         values, given = images.image(k)
-        parts.append(LabelledPart(network_input(rows, values, given, window), images.labels[k][window]))
+        x, y = rows.rows(values, window, given.features), images.labels[k][window]
+        parts.append(LabelledPart(x.reshape(*y.shape, -1), y))
     folds = draw_folds(images.unit_groups, _FOLDS, rng, np.array([bool(np.any(part.labels >= 0)) for part in parts]))
     n_folds, flips = int(folds.max()) + 1, allowed_flips(parts, n_states)
     states = []

@@ -191,7 +191,8 @@ class PixelRows:
     """What the features of a pixel are.
 
     Attributes:
-        features: "filters", those of the filter bank and of the user, or "given", only the latter.
+        features: "filters", those of the filter bank and of the user; "image", its channels instead of filters; or
+            "given", only those of the user.
         position: whether the pixel's position, as a share of the image's sides, is among them.
         given: number of channels that the user gives with each image.
         channels: number of channels of the image.
@@ -207,8 +208,8 @@ class PixelRows:
     @property
     def n_features(self) -> int:
         """The number of features."""
-        filters = n_filters(self.channels, axes=self.axes) if self.features == "filters" else 0
-        return filters + self.given + (self.axes if self.position else 0)
+        own = {"filters": n_filters(self.channels, axes=self.axes), "image": self.channels}.get(self.features, 0)
+        return own + self.given + (self.axes if self.position else 0)
 
     def rows(self, values: np.ndarray, window: Window, given: np.ndarray | None, room: int = 0) -> np.ndarray:
         """Features (n, n_features + room) in float32 of a window's pixels, in raster order; the last are left empty.
@@ -224,6 +225,9 @@ class PixelRows:
             for plane in filter_planes(values[around]):
                 features[..., column] = plane[inside(window, around)]
                 column += 1
+        elif self.features == "image":
+            column = self.channels
+            features[..., :column] = values[window]
         if self.given:
             shape = None if given is None else given.shape
             if given is None or shape != (*size, self.given):
