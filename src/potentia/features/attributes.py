@@ -323,13 +323,10 @@ class _Encoder:
             return
         blocks: list[tuple[int, int, Any]] = []
         self.items = []
-        if dictionaries:
-            self._features(row, 0, tokens, blocks)
-        for place, token in enumerate(() if dictionaries else tokens):
+        for place, token in enumerate(tokens):
             if isinstance(token, dict):
-                self._features(row, place, [token], blocks)
-                continue
-            if isinstance(token, list | tuple | set | KeysView):
+                self._features(row, place, token, blocks)
+            elif isinstance(token, list | tuple | set | KeysView):
                 try:
                     self.items += [k for k in map(self.number, token) if k is not None]
                 except TypeError:
@@ -360,34 +357,28 @@ class _Encoder:
             self._dense_rows(len(tokens), [])
         return True
 
-    def _features(self, row: int, first: int, tokens: list[dict[Any, Any]], blocks: list[Any]) -> None:
-        """Tokens as dictionaries."""
-        items, number, known = self.items, self.number, self.known
-        for place, token in enumerate(tokens, first):
-            for feature in token.items():
-                key, value = feature
-                kind = type(value)
-                k: int | None
-                if kind is str:
-                    k = known[feature]
-                elif kind is bool or kind is float or kind is int:
-                    if value == 0 and not self.grows:
-                        continue
-                    k = number(key)
-                    if value != 1 and k is not None:
-                        self._note_value(value)
-                elif kind is dict:
-                    try:
-                        items += known.inside(key, value)
-                    except (KeyError, TypeError):  # as in `_plain`
-                        self._other(row, place, key, value, blocks)
-                    continue
-                else:
+    def _features(self, row: int, place: int, token: dict[Any, Any], blocks: list[Any]) -> None:
+        """A token as a dictionary."""
+        items, known = self.items, self.known
+        for feature in token.items():
+            key, value = feature
+            kind = type(value)
+            if kind is str:
+                items.append(known[feature])
+            elif kind is bool or kind is float or kind is int:
+                if value or self.grows:
+                    k = self.number(key)
+                    if k is not None:
+                        if value != 1:
+                            self._note_value(value)
+                        items.append(k)
+            elif kind is dict:
+                try:
+                    items += known.inside(key, value)
+                except (KeyError, TypeError):  # as in `_plain`
                     self._other(row, place, key, value, blocks)
-                    continue
-                if k is not None:
-                    items.append(k)
-            self.item_ptr.append(self.n_items + len(items))
+            else:
+                self._other(row, place, key, value, blocks)
 
     def _note_value(self, value: float) -> None:
         """The next item has this value."""

@@ -251,17 +251,15 @@ def number_part(_: ChainPart, state: PartState, numbers: Any, given: Numbering) 
 
 def _possible_pairs(sequence_ptr: Ints, labels: Any, choices: Choices) -> Floats:
     """How often each label may follow each where one of the two tokens, or both, may have several."""
-    token, n = choices
+    token, allowed = choices
     after = np.union1d(token, token + 1)
     after = np.setdiff1d(after[after < len(labels)], sequence_ptr)  # a sequence's first token follows none
-
-    def possible(tokens: Ints) -> Floats:
-        rows = (labels[tokens][:, None] == np.arange(n.shape[1])).astype(np.float64)
-        at = np.minimum(np.searchsorted(token, tokens), len(token) - 1)
-        rows[token[at] == tokens] = n[at[token[at] == tokens]]
-        return rows
-
-    pairs: Floats = possible(after - 1).T @ possible(after)
+    involved = np.union1d(after - 1, after)
+    rows = (labels[involved][:, None] == np.arange(allowed.shape[1])).astype(np.float64)
+    chosen = np.isin(token, involved)
+    rows[np.searchsorted(involved, token[chosen])] = allowed[chosen]
+    at = np.searchsorted(involved, after)
+    pairs: Floats = rows[at - 1].T @ rows[at]
     return pairs
 
 

@@ -329,7 +329,10 @@ def read_crfpp(path: Any) -> StoredChain:
     if len(blocks) < 5 or not blocks[0].startswith("version:"):
         raise PotentiaError(f"{path} is no CRF++ model in text form (made by crf_learn -t).")
     head = dict(re.findall(r"^([\w-]+): *(\S+)$", blocks[0], re.MULTILINE))
-    factor, n_weights = (_number(path, head, name) for name in ("cost-factor", "maxid"))
+    try:
+        factor, n_weights = float(head["cost-factor"]), int(head["maxid"])
+    except (KeyError, ValueError):
+        _damaged(path, "its head has no number 'cost-factor' or 'maxid'")
     labels, names, offsets = blocks[1].split("\n"), [], []
     for line in blocks[3].split("\n"):
         offset, _, name = line.partition(" ")
@@ -341,8 +344,8 @@ def read_crfpp(path: Any) -> StoredChain:
         weight = np.array(blocks[4].split(), dtype=np.float64)
     except ValueError:
         _damaged(path, "a weight is no number")
-    if len(weight) != n_weights or not np.isfinite(weight).all():
-        _damaged(path, f"it has {len(weight)} finite weights, but says {n_weights:g}")
+    if len(weight) != n_weights or not np.isfinite(np.append(weight, factor)).all():
+        _damaged(path, f"it has {len(weight)} finite weights, but says {n_weights}")
     if not 0 < len(labels) <= _MAX_LABELS or len(set(labels)) < len(labels) or len(set(names)) < len(names):
         _damaged(path, "labels or features are missing or have the same name")
     order = np.argsort(offsets, kind="stable")
@@ -350,17 +353,6 @@ def read_crfpp(path: Any) -> StoredChain:
         path, labels, [names[k] for k in order], Template(blocks[2], "crf++"),
         np.arange(len(weight)), weight * factor,
     )  # fmt: skip
-
-
-def _number(path: Path, head: dict[str, str], name: str) -> float:
-    """A finite number of the file's head."""
-    try:
-        value = float(head[name])
-    except (KeyError, ValueError):
-        _damaged(path, f"its head has no number {name!r}")
-    if not np.isfinite(value):
-        _damaged(path, f"its {name!r} is not finite")
-    return value
 
 
 # -- weights of observations in one vector -------------------------------------------------------------------
