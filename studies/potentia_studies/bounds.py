@@ -10,6 +10,7 @@ import numpy as np
 
 from potentia import LMBM, LMSBN
 from potentia.base.types import Floats, PotentiaError, check_count, check_type, real_numbers
+from potentia.kernels.search import LOGISTIC
 from potentia.models.multilabel.lmsbn import UNLIMITED
 from potentia.models.multilabel.network import DirectedNetwork
 
@@ -169,7 +170,7 @@ def enumerated_marginals(network: DirectedNetwork, base: Floats) -> tuple[Floats
     """P(y_i = +1) (n, K) by the sum over all labellings, and errors of 0."""
     values = np.zeros(base.shape)
     for signs in product((-1.0, 1.0), repeat=base.shape[1]):
-        chance = np.exp(-network.log_losses(base, np.broadcast_to(signs, base.shape)))
+        chance = np.exp(-network.losses(base, np.broadcast_to(signs, base.shape), LOGISTIC))
         values += chance[:, None] * (np.array(signs) > 0)
     return values, np.zeros(base.shape)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from scipy import sparse
 from ..base.files import naming
 from ..base.saving import digest_of
 from ..base.schema import FLAG, TEXT, Choice, Items, Number, Rule, Schema, Section
-from ..base.types import ConvergenceWarning, Floats, Ints, PotentiaError, warn_caller
+from ..base.types import Floats, Ints, PotentiaError, warn_caller
 from ..learn.backends.connection import current, map_anywhere
 from ..metrics import all_measures
 from ..models.multilabel import LMBM, LMSBN, IndependentClassifiers, LabelNetwork
@@ -42,8 +42,6 @@ MODELS: dict[str, type[TableModel]] = {
     "lmbm": LMBM,
     "independent": IndependentClassifiers,
 }
-#: Models that the workers of a cluster learn label by label; of others one worker does all the work.
-_BY_LABEL = ("network", "lmsbn", "independent")
 
 
 def make_model(name: str, seed: int, **options: Any) -> TableModel:
@@ -346,14 +344,12 @@ def train(
         run.say(message)
     own, held = run.split(len(table.y))
     names = [label.name for label in table.labels]
-    # a model with a kernel holds the rows
-    by_one = isinstance(X, RemoteRows) and (model not in _BY_LABEL or options.get("kernel") == "rbf")
+    rows = X[own]
+    if isinstance(rows, RemoteRows) and (model == "lmbm" or options.get("kernel") == "rbf"):
+        rows = rows.ask(copy)  # which cannot be learned by label, or are part of the model
     try:
         with naming(source), run.resumable([table.digest, repr(estimator)]) as checkpoint:
-            if by_one:
-                estimator = _fit_by_one(estimator, X[own], table.y[own])
-            else:
-                estimator.fit(X[own], table.y[own], progress=run.progress, checkpoint=checkpoint)
+            estimator.fit(rows, table.y[own], progress=run.progress, checkpoint=checkpoint)
         facts = {
             "rows": len(table.y), "features": X.shape[1], "labels": names, **chosen(estimator, names),
         }  # fmt: skip
@@ -467,22 +463,6 @@ class TableSpec:
         arrays = (X.data, X.indices, X.indptr, y) if sparse.issparse(X) else (X, y)
         digest = digest_of([*(array.tobytes() for array in arrays), *names, *self.labels])
         return Described(features, labels, y, X.shape, digest, messages), X
-
-
-def _fit_by_one(estimator: TableModel, rows: RemoteRows, y: Ints) -> TableModel:
-    """Fit by one worker, whose warnings are given here."""
-    fitted, messages = rows.ask(partial(_fit, estimator, y))
-    for message, category in messages:
-        warn_caller(message, category)
-    return fitted
-
-
-def _fit(estimator: TableModel, y: Ints, X: Floats) -> tuple[TableModel, list[Any]]:
-    """The fitted estimator, and the warnings of its fit."""
-    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as caught:
-        fitted = estimator.fit(X, y)
-    kinds = (UserWarning, ConvergenceWarning)
-    return fitted, [(str(w.message), w.category) for w in caught if w.category in kinds]
 
 
 @lru_cache(maxsize=1)

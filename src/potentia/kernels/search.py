@@ -84,17 +84,6 @@ def _score(links, base, row, i, y):
     return base[row, i] + total
 
 
-@njit(**SUMS)
-def losses(links, base, first, last, labels, out):
-    """out[row] = loss of the labelling labels[row], for rows first..last."""
-    K = base.shape[1]
-    for row in range(first, last):
-        total = 0.0
-        for i in range(K):
-            total += max(0.0, 1.0 - labels[row, i] * _score(links, base, row, i, labels[row]))
-        out[row] = total
-
-
 @njit(inline="always", **SUMS)
 def _descend(links, base, row, y):
     """Greedy signs into y; their loss."""

@@ -63,7 +63,7 @@ class LightGBM(Potential):
 
     def _fit(self, problem: Problem) -> None:
         """Boost trees on all rows, starting from the earlier trees' scores and the bias."""
-        lightgbm = _import_lightgbm()
+        lightgbm = import_lightgbm()
         rows = problem.draw(slice(None))
         if not np.any(rows.x != rows.x[:1]):
             raise PotentiaError("LightGBM needs a feature that differs between rows; Constant() needs none.")
@@ -104,7 +104,7 @@ class LightGBM(Potential):
     def ready(self, n_rows: int) -> None:
         """Models are text when fitted or loaded, and parsed once."""
         if getattr(self, "_parsed", None) != self.models_:
-            lightgbm = _import_lightgbm()
+            lightgbm = import_lightgbm()
             sizes = self.n_features_, self.n_outputs_
             self._boosters = [lightgbm.Booster(model_str=checked_text(text, *sizes)) for text in self.models_]
             self._parsed = list(self.models_)
@@ -118,7 +118,7 @@ class LightGBM(Potential):
         return scores
 
 
-def _import_lightgbm() -> Any:
+def import_lightgbm() -> Any:
     """The module, or a sentence that says how to install it."""
     try:
         import lightgbm

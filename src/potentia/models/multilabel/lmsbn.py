@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.schema import Array, Number, Rule, Schema
 from ...base.types import Floats, Ints, PotentiaError, check_choice, check_count, check_positive
-from ...kernels.search import NetworkTerms
+from ...kernels.search import LOGISTIC, NetworkTerms
 from .base import FitTask
 from .constraints import make_rules
 from .hinge import HingeSolver, Kernel, kernel_width, lone_score
@@ -248,7 +248,7 @@ class LMSBN(MarginClassifier):
         The likelihood is :math:`\prod_i 1 / (1 + \exp(-z_i))`. Labels that are constant in training are left out.
         """
         X, signs, _ = self._with_labels(X, y)
-        return self.network_.log_losses(self._base(X), signs)
+        return self.network_.losses(self._base(X), signs, LOGISTIC)
 
     def _base(self, X: Any) -> Floats:
         """Scores (n, V) of the labels without other labels' part."""

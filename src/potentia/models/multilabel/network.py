@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -93,21 +93,10 @@ class DirectedNetwork(NamedTuple):
             )
         return LabelSearch(self._unplaced(signs), loss, states, optimal)
 
-    def losses(self, base: Floats, signs: Floats) -> Floats:
-        """Hinge sums (n) of labellings."""
-        loss = np.empty(len(base))
-        self._over_rows(kernel.losses, self._placed(base), self._placed(signs), loss)
-        return loss
-
-    def log_losses(self, base: Floats, signs: Floats) -> Floats:
-        """sum_i log(1 + exp(-z_i)) (n) of labellings, their loss in the sigmoid network [LMSBN Eq. 2]."""
-        links, y = self.links, self._placed(signs)
-        scores = self._placed(base) + y @ links.coupling.T
-        for i, (first, last) in enumerate(pairwise(links.term_ptr.tolist())):
-            for t in range(first, last):
-                members = links.members[links.member_ptr[t] : links.member_ptr[t + 1]]
-                scores[:, i] += links.weight[t] * y[:, members].prod(axis=1)
-        return np.asarray(np.logaddexp(0.0, -y * scores).sum(axis=1))
+    def losses(self, base: Floats, signs: Floats, kind: int = kernel.HINGE) -> Floats:
+        """Losses (n) of labellings, with constraints or without: those of a search that is held to them."""
+        free = self._replace(rules=make_rules((), self.order))
+        return free.search(base, np.inf, base.shape[1], 1, signs, kind).loss[:, 0]
 
     def margins(self, base: Floats, budget: int) -> Floats:
         """How much more a row's least loss is with label i at -1 than at +1, (n, K), by K + 1 searches per row."""
@@ -125,10 +114,6 @@ class DirectedNetwork(NamedTuple):
         by_label = np.zeros(self.links.coupling.shape)
         by_label[np.ix_(self.order, self.order)] = self.links.coupling
         return by_label
-
-    def _over_rows(self, function: Any, base: Floats, *args: Any) -> None:
-        """function(links, base, first row, end, *args) over chunks of rows, in parallel."""
-        self._over_chunks(lambda a, b: function(self.links, base, a, b, *args), len(base))
 
     @staticmethod
     def _over_chunks(function: Callable[[int, int], Any], n: int, chunk: int = _CHUNK) -> None:

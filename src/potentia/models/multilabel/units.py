@@ -16,6 +16,7 @@ from ...base.saving import SavedFunction
 from ...base.schema import Array, Choice, Items, Kind, Number, Rule, Schema, check
 from ...base.types import Bools, Floats, Ints, PotentiaError
 from ...learn.backends.connection import current, map_anywhere
+from ...potentials.adapters import import_lightgbm
 from .base import FitTask
 from .hinge import HingeSolver, LabelRows, kernel_matrix, median_width
 from .network import APART, alpha_path, held_out_scores, learn_networks
@@ -228,19 +229,10 @@ def _restored(state: dict[str, Any]) -> Any:
     if isinstance(state.get("constant"), float):
         return state["constant"]
     if isinstance(state.get("lightgbm"), str):
-        return _lightgbm().Booster(model_str=state["lightgbm"])
+        return import_lightgbm().Booster(model_str=state["lightgbm"])
     if isinstance(state.get("coef"), list) and isinstance(state.get("intercept"), float):
         return np.asarray(state["coef"], dtype=float), state["intercept"]
     raise PotentiaError("the saved unit is damaged: it holds a classifier of an unknown kind.")
-
-
-def _lightgbm() -> Any:
-    """The module, or a sentence that says how to install it."""
-    try:
-        import lightgbm
-    except ImportError:
-        raise PotentiaError("boosted units need LightGBM (pip install potentia[lightgbm]).") from None
-    return lightgbm
 
 
 #: Scores of labels, each by a separate classifier.
@@ -255,7 +247,7 @@ def make_unit(unit: Any, seed: int) -> Unit:
         unit()  # refuses, because a file has only the name
     if unit == "boosting":
         options = {"n_estimators": 100, "min_child_samples": 10, "num_threads": 1, "verbose": -1}
-        unit = _lightgbm().LGBMClassifier(**options, random_state=seed, deterministic=True, force_row_wise=True)
+        unit = import_lightgbm().LGBMClassifier(**options, random_state=seed, deterministic=True, force_row_wise=True)
     elif "random_state" in unit.get_params():
         unit = clone(unit).set_params(random_state=seed)
     return ClassifierUnit(unit)
