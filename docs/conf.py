@@ -114,6 +114,15 @@ def inherited_options(app, what, name, obj, options, lines):
         missing = [p for p in options if not re.search(rf"\b{p}\b", "\n".join(lines))]
     except ValueError:
         return
+    # paragraphs such as "rho: clique appearance probabilities ..." become a list of parameters
+    paragraphs = "\n".join(lines).split("\n\n")
+    about = [p for p in paragraphs if re.match(rf"({'|'.join(options)}): ", p)] if options else []
+    if about and not any(line in ("Args:", "Attributes:") for line in lines):
+        place = paragraphs.index(about[0])
+        listed = "\n".join("    " + p.replace("\n", "\n        ") for p in about)
+        paragraphs = [p for p in paragraphs if p not in about]
+        paragraphs.insert(place, "Args:\n" + listed)
+        lines[:] = "\n\n".join(paragraphs).split("\n")
     for base in obj.__mro__[1:]:
         text = inspect.cleandoc(vars(base).get("__doc__") or "")
         if base.__module__.startswith("potentia.") and any(re.search(rf"\b{p}\b", text) for p in missing):

@@ -85,7 +85,7 @@ SEARCHED = {
     "irregular times": "time-series", "hidden Markov": "time-series", "nearest neighbours": "graphs-and-points",
     "pgmpy query": "markov-networks", "Bayesian network": "markov-networks", "sample": "markov-networks",
     "coverage": "uncertainty", "overconfident": "uncertainty", "decision tree": "choosing",
-    "larger than memory": "gallery/plot_cluster", "masks": "gallery/plot_image_folder",
+    "larger memory": "gallery/plot_cluster", "masks": "gallery/plot_image_folder",
     "strokes": "gallery/plot_scribbles", "widths": "gallery/plot_dense_crf", "roadmap": "roadmap",
 }  # fmt: skip
 
