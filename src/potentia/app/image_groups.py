@@ -16,7 +16,7 @@ from .table_files import read_table
 
 
 def find_groups(given: Any, files: Sequence[ImageFile]) -> Ints | None:
-    """The number of each image's group; None if every image is a group of its own.
+    """The number of each image's group; None if every image is a group by itself.
 
     given: "folder", a CSV file with the columns image and group, a regular expression whose first group is found in an
     image's name, or a list with a value for each image.

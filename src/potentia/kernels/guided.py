@@ -28,7 +28,7 @@ def guide(regions, values, where, weighed, at, peak, count, labels, fields, best
     An entry's cost is what it is below the `peak` of its table, divided by the penalties that the table has had; the
     costliest entries of the labelling lose `weight` [Voudouris and Tsang 1999].
 
-    values, where: the scores, finite. weighed, at: a copy, each region with a table of its own, less penalties; its
+    values, where: the scores, finite. weighed, at: a copy, a separate table for each region, less penalties; its
     `fields` at the labels. count (n_regions,): penalties of each region so far. labels: changed in place.
     best: output, the labelling of the highest score met.
     """

@@ -11,7 +11,7 @@ from ...kernels.labelling import Fields, fill_fields
 from .moves import entries_at
 from .task import SearchTask, penalty
 
-#: Table entries at most, each region with a table of its own.
+#: Table entries at most, a separate table for each region.
 _MAX_ENTRIES = 2e7
 #: Steps of a round, what a penalty is of the mean cost by round, and the share of labels redrawn before a round.
 _STEPS, _WEIGHTS, _REDRAWN = 1000, (0.3, 1.0), 0.03
