@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import tracemalloc
 from dataclasses import replace
 from functools import partial
@@ -83,10 +84,19 @@ def client(processes):
 
 def grow(processes, client, n):
     """At least n workers, further ones if those that were killed are still missing."""
-    there = len(client.scheduler_info(n_workers=-1)["workers"])
-    if there < n:
+
+    def running():
+        there = client.scheduler_info(n_workers=-1)["workers"].values()
+        return sum(worker["status"] == "running" for worker in there)
+
+    if (there := running()) < n:
         processes.scale(len(processes.worker_spec) + n - there)
-    client.wait_for_workers(n, timeout=90)
+    last = time.monotonic() + 90
+    # Dask's own `wait_for_workers` puts the scheduler's list of workers in place of the cluster's: if the message that
+    # a killed one is gone arrives after that, the cluster raises a KeyError when it is closed
+    while running() < n:
+        assert time.monotonic() < last, f"there are no {n} workers after 90 seconds"
+        time.sleep(0.1)
 
 
 class Straight(dict):
