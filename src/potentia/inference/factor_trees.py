@@ -118,7 +118,7 @@ def factor_trees(scores: Scores, at: Ints, trim: bool = True) -> tuple[FactorTre
         of=of, entry=none, factor=_stacked(flat, _FACTOR), node=_stacked(flat, _NODE),
         items=_stacked({"value_at": np.zeros(n_items, dtype=np.int64), **flat}, _ITEM),
         leaves=np.stack([np.arange(n_items), flat["leaf"]], axis=1), pool=flat["pool"],
-        up=np.zeros(n_numbers), down=np.zeros(n_numbers), scratch=np.zeros((4, 3 * widest + 128)),
+        up=np.zeros(n_numbers), down=np.zeros(n_numbers), scratch=np.zeros((5, 3 * widest + 128)),
     )  # fmt: skip
     return trees, flat["item_region"], flat["item_variable"]
 

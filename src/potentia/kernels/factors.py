@@ -147,18 +147,16 @@ def _windows(x, low, high, y, first, last, n, out):
 
 
 @njit(inner=True, **KERNEL)
-def _scaled(mode, x, peak, shift, out):
-    """exp(x - peak), or in MEAN x itself, to out[shift:], with zeros around it; the first and last of x in there."""
-    for i in range(shift):
-        out[i] = 0.0
-    part = out[shift : shift + x.size]
+def _scaled(mode, x, peak, out):
+    """exp(x - peak), or in MEAN x itself, to `out`, with zeros behind it."""
+    part = out[: x.size]
     if mode == MEAN:
         for i in range(x.size):
             part[i] = x[i]
     else:
         for i in range(x.size):
             part[i] = exp(x[i] - peak)
-    for i in range(shift + x.size, min(shift + x.size + 32, out.size)):
+    for i in range(x.size, min(x.size + 32, out.size)):
         out[i] = 0.0
 
 
@@ -171,44 +169,6 @@ def _logs(x, n, peak):
     for k in range(n):
         lowest = min(lowest, part[k])
     return lowest
-
-
-@njit(inner=True, **KERNEL)
-def _convolve(t, mode, x, y, concave, out):
-    """out(k) = log of the sum over i + j = k of exp(x(i) + y(j)); MAX: the largest x + y; MEAN: the sum of x y."""
-    n = x.size + y.size - 1
-    if mode == MAX:
-        for k in range(n):
-            out[k] = -np.inf
-        for i in range(x.size):
-            a, row = x[i], out[i : i + y.size]
-            for j in range(y.size):
-                row[j] = max(row[j], a + y[j])
-        return
-    x_low, x_high, x_peak = _span(x)
-    y_low, y_high, y_peak = _span(y)
-    if x_high < 0 or y_high < 0:
-        for k in range(n):
-            out[k] = -np.inf
-        return
-    # x(k - j) y(j) as windows over x with y reversed
-    shift, wide_x, reverse_y = y.size - 1, t.scratch[0], t.scratch[1]
-    _scaled(mode, x, x_peak, shift, wide_x)
-    for i in range(shift + x.size, shift + n + 32):
-        wide_x[i] = 0.0
-    for j in range(y.size):
-        reverse_y[shift - j] = y[j] if mode == MEAN else exp(y[j] - y_peak)
-    _windows(wide_x, shift + x_low, shift + x_high, reverse_y, shift - y_high, shift - y_low, n, out)
-    if mode == MEAN:
-        return
-    peak, hint = x_peak + y_peak, 0
-    if _logs(out, n, peak) <= peak + _LOST:
-        for j in range(y.size):
-            reverse_y[shift - j] = y[j]
-        for k in range(n):
-            if out[k] <= peak + _LOST:
-                low, high = max(shift - y_high, shift - k + x_low), min(shift - y_low, shift - k + x_high)
-                out[k], hint = _log_sum(x, k - shift, reverse_y, low, high, concave, hint, wide_x)
 
 
 @njit(inner=True, **KERNEL)
@@ -229,8 +189,8 @@ def _correlate(t, mode, x, y, concave, n, out):
             out[k] = -np.inf
         return
     wide_x, scaled_y = t.scratch[0], t.scratch[1]
-    _scaled(mode, x, x_peak, 0, wide_x)
-    _scaled(mode, y, y_peak, 0, scaled_y)
+    _scaled(mode, x, x_peak, wide_x)
+    _scaled(mode, y, y_peak, scaled_y)
     _windows(wide_x, x_low, x_high, scaled_y, y_low, y_high, n, out)
     if mode == MEAN:
         return
@@ -240,6 +200,20 @@ def _correlate(t, mode, x, y, concave, n, out):
             if out[k] <= peak + _LOST:
                 low, high = max(y_low, x_low - k), min(y_high, x_high - k)
                 out[k], hint = _log_sum(x, k, y, low, high, concave, hint, wide_x)
+
+
+@njit(inner=True, **KERNEL)
+def _convolve(t, mode, x, y, concave, out):
+    """out(k) = log of the sum over i + j = k of exp(x(i) + y(j)); MAX: the largest x + y; MEAN: the sum of x y."""
+    # x(k - j) y(j) as windows over x, with nothing around it, and y reversed
+    shift, n = y.size - 1, x.size + y.size - 1
+    wide, turned = t.scratch[3, : n + shift], t.scratch[4, : y.size]
+    wide[:] = 0.0 if mode == MEAN else -np.inf
+    for i in range(x.size):
+        wide[shift + i] = x[i]
+    for j in range(y.size):
+        turned[shift - j] = y[j]
+    _correlate(t, mode, wide, turned, concave, n, out)
 
 
 @njit(inner=True, **KERNEL)
@@ -421,8 +395,8 @@ def _pull_combine(t, k, mode, v, cotangents):
                 w = d_c[q] * exp(a[i] + b[s - i] - c[q])
                 d_a[i] += w
                 d_b[s - i] += w
-    _scaled(mode, a, x_peak, 0, x)
-    _scaled(mode, b, y_peak, 0, y)
+    _scaled(mode, a, x_peak, x)
+    _scaled(mode, b, y_peak, y)
     _windows(share, 0, n - 1, y, 0, b.size - 1, a.size, out)
     for i in range(a.size):
         d_a[i] += out[i] * (1.0 if mode == MEAN else x[i])
@@ -456,7 +430,7 @@ def _pull_split(t, b, k, mode, v, child, other, cotangents):
                     w = d_own[i] * exp(above[q] + beside[j] - own[i])
                     d_above[q] += w
                     d_beside[j] += w
-    _scaled(mode, beside, y_peak, 0, y)
+    _scaled(mode, beside, y_peak, y)
     _windows(x, 0, n - 1, share, 0, own.size - 1, beside.size, out)
     for j in range(beside.size):
         d_beside[j] += out[j] * (1.0 if mode == MEAN else y[j])
