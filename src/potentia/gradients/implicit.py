@@ -23,6 +23,7 @@ from ..graph.scores import Scores, refuse_structures
 from ..graph.structure import Graph
 from ..inference.base import Inference, Result
 from ..inference.engine import Entropy
+from ..inference.linear_program import constraints, first_best
 from .base import Gradient, Pull
 from .reverse import refuse_maximum
 
@@ -75,7 +76,7 @@ def _factorise(scores: Scores, result: Result, entropy: Entropy) -> tuple[Ints, 
     from scipy.sparse.linalg import splu
 
     start = np.concatenate([[0], np.cumsum(scores.regions.size)]).astype(np.int64)
-    mu = _all_marginals(scores.graph, result, start)
+    mu = _all_marginals(scores, result, start)
     alive = mu > 0
     counting = np.repeat(entropy.counting, scores.regions.size)[alive]
     root = np.sqrt(mu[alive])
@@ -95,19 +96,10 @@ def _factorise(scores: Scores, result: Result, entropy: Entropy) -> tuple[Ints, 
     return start, solve
 
 
-def _all_marginals(graph: Graph, result: Result, start: Ints) -> Floats:
+def _all_marginals(scores: Scores, result: Result, start: Ints) -> Floats:
     """Marginals of all regions, implicit singles included, in the `Regions` numbering."""
-    regions = graph.regions
-    flat = np.zeros(int(start[-1]))
-    at = 0
-    for kind in graph.kinds:
-        part = flat_marginals(result.marginals[kind])
-        flat[at : at + part.size] = part
-        at += part.size
-    states = np.arange(result.variable_marginals.shape[1])
-    inside = states < graph.n_states[:, None]
-    flat[(start[regions.single][:, None] + states)[inside]] = result.variable_marginals[inside]
-    return flat
+    cliques = {kind: flat_marginals(result.marginals[kind]) for kind in scores.graph.clique_kinds}
+    return flat_cotangent(scores, MarginalCotangent(result.variable_marginals, cliques), start, int(start[-1]))
 
 
 def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any:
@@ -118,37 +110,13 @@ def _constraints(graph: Graph, entropy: Entropy, start: Ints, mu: Floats) -> Any
     from scipy import sparse
 
     regions, links = graph.regions, graph.links(entropy.links)
-    n = int(start[-1])
+    n, height = int(start[-1]), regions.size[links.child]
     normal = sparse.csr_matrix((np.ones(n), (np.repeat(np.arange(len(regions.size)), regions.size), np.arange(n))))
-    small = regions.size[links.child] - 1
-    row_at = np.cumsum(small) - small
-    likeliest = _likeliest(mu, start, regions.size)[links.child]
-    rows, columns, values = [], [], []
-    for pattern in np.unique(links.pattern):
-        group = np.flatnonzero(links.pattern == pattern)
-        size = int(regions.size[links.parent[group[0]]])
-        state = links.maps[links.map_ptr[pattern] : links.map_ptr[pattern] + size]
-        for region, states, sign in ((links.parent, state, 1.0), (links.child, np.arange(small[group[0]] + 1), -1.0)):
-            out = likeliest[group][:, None]
-            used = states != out
-            rows.append((row_at[group][:, None] + states - (states > out))[used])
-            columns.append((start[region[group]][:, None] + np.arange(len(states)))[used])
-            values.append(np.full(rows[-1].size, sign))
-    if not rows:
-        return normal
-    agree = sparse.csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))), shape=(int(small.sum()), n)
-    )
+    used = np.ones(int(height.sum()), dtype=bool)
+    likeliest = first_best(mu, start[:-1]) - start[:-1]
+    used[np.cumsum(height) - height + likeliest[links.child]] = False
+    agree = sparse.csr_matrix(constraints(regions, links)[0])[np.flatnonzero(used)]
     return sparse.vstack([normal, agree], format="csr")
-
-
-def _likeliest(mu: Floats, start: Ints, size: Ints) -> Ints:
-    """The configuration of every region with the largest marginal, the first of several."""
-    region = np.repeat(np.arange(len(size)), size)
-    at = np.flatnonzero(mu == np.maximum.reduceat(mu, start[:-1])[region])[::-1]
-    likeliest = np.zeros(len(size), dtype=np.int64)
-    likeliest[region[at]] = at - start[region[at]]
-    return likeliest
 
 
 def linear_response(

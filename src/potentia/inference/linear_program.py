@@ -64,8 +64,9 @@ class LinearProgram(Inference):
         mu, least, iterations = self._solve(theta, matrix, right)
         begin = np.cumsum(scores.regions.size) - scores.regions.size
         converged = mu is not None
-        if mu is None:
-            mu = _apart(theta, begin)
+        if mu is None:  # the best configuration of each region by itself
+            mu = np.zeros(len(theta))
+            mu[first_best(theta, begin)] = 1.0
         value = max(float(theta[mu > 0] @ mu[mu > 0]), least)
         singles = all_singles(scores, mu, begin)
         value, bound = self._certify(scores, singles, value) if converged else (value, "upper")
@@ -121,13 +122,11 @@ class LinearProgram(Inference):
         return value, "upper"
 
 
-def _apart(theta: Floats, begin: Ints) -> Floats:
-    """Indicators of the first best configuration of every region by itself."""
-    region = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(theta))))
-    best = np.flatnonzero(theta == np.maximum.reduceat(theta, begin)[region])
-    mu = np.zeros(len(theta))
-    mu[best[np.unique(region[best], return_index=True)[1]]] = 1.0
-    return mu
+def first_best(values: Floats, begin: Ints) -> Ints:
+    """Where the first of the largest entries of every region is, whose entries begin at `begin`."""
+    region = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(values))))
+    best = np.flatnonzero(values == np.maximum.reduceat(values, begin)[region])
+    return best[np.unique(region[best], return_index=True)[1]]
 
 
 def own_tables(scores: Scores) -> Floats:
