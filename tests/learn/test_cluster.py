@@ -557,7 +557,7 @@ def test_commands_read_sequences_on_the_workers(processes, client, tmp_path, mon
 
 
 def test_commands_read_tables_on_the_workers(processes, client, tmp_path, monkeypatch, capsys):
-    """Their features never reach the command, which has labels and weights only."""
+    """The command never opens them: it gets labels, and the rows that it needs, from workers."""
     from own_data import make_table
     from potentia.app import tables
     from potentia.app.cli import main
