@@ -150,7 +150,7 @@ def texts():
 
 def see_also(app, what, name, obj, options, lines):
     """A class page ends with the other names of its section of `api.md`, and the pages that use the class."""
-    if what != "class" or not name.startswith("potentia."):
+    if what not in ("class", "exception") or not name.startswith("potentia."):
         return
     sections = re.split(r"^## ", (DOCS / "api.md").read_text(), flags=re.M)
     groups = (re.findall(r"~(potentia\.[\w.]+)", section) for section in sections)

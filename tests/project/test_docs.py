@@ -128,10 +128,10 @@ def _hits(index, words):
     """Pages that the script of the site's search finds: those with all words, as stems or as parts of longer ones."""
     found, stem = None, SearchEnglish({}).stem
     for word in re.findall(r"\w+", words.lower()):
-        pages = set()
+        pages, root = set(), stem(word)
         for terms in (index["terms"], index["titleterms"]):
             for term, held in terms.items():
-                if term == stem(word) or (len(word) > 2 and stem(word) in term):
+                if term == root or (len(word) > 2 and root in term):
                     pages |= {held} if isinstance(held, int) else set(held)
         found = pages if found is None else found & pages
     return {index["docnames"][page] for page in found}
@@ -165,7 +165,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (tmp_path / "recipes" / "image.html").exists()
     check_search(tmp_path)
     classes = [name for name in pt.__all__ if inspect.isclass(getattr(pt, name))]
-    assert len(classes) > 40
+    assert len(classes) > 30
     alone = [n for n in classes if "See also" not in (tmp_path / "reference" / f"potentia.{n}.html").read_text()]
     assert not alone
     assert "plot_sensor.html" in (tmp_path / "reference" / "potentia.SequenceLabeller.html").read_text()
