@@ -372,7 +372,7 @@ def test_guided_search_finds_the_best(seed: int) -> None:
     start = feasible_labelling(task.undecided)
     assert start is not None
     task.offer(start, "start")
-    guided_search(task, 0.5)
+    guided_search(task, 0.5, 200)
     assert task.score == score_labels(task.scores, task.labels)
     assert task.score == pytest.approx(ref.max_score(graph, theta))
 
@@ -387,7 +387,7 @@ def test_guided_search_leaves_costly_violations_that_single_changes_do_not() -> 
     graph = pt.Graph([3] * n, {"node": np.arange(n)[:, None], "edge": pairs})
     task = open_task(graph, {"node": rng.normal(size=(n, 3)) * 0.01, "edge": -10.0 * np.eye(3)})
     task.offer(np.zeros(n, dtype=np.int64), "start")
-    guided_search(task, 0.5)
+    guided_search(task, 0.5, 200)
     assert task.score > -5.0
 
 

@@ -13,10 +13,8 @@ from .task import SearchTask, penalty
 
 #: Table entries at most, a separate table for each region.
 _MAX_ENTRIES = 2e7
-#: Steps of a round, what a penalty is of the mean cost by round, and the share of labels redrawn before a round.
-_STEPS, _WEIGHTS, _REDRAWN = 1000, (0.3, 1.0), 0.03
-#: Rounds without a time limit, for all of the time.
-_ROUNDS = 400
+#: Steps of a round, what a penalty is of the mean cost, and the share of labels redrawn before a round, in turn.
+_STEPS, _WEIGHTS, _REDRAWN = 1000, (0.3, 1.0), (0.03, 0.1, 0.03, 0.3, 1.0)
 _PART = "guided local search"
 
 
@@ -25,8 +23,8 @@ def suits_guided(scores: Scores) -> bool:
     return float(scores.regions.size.sum()) <= _MAX_ENTRIES
 
 
-def guided_search(task: SearchTask, share: float) -> None:
-    """Rounds of guided local search from the best labelling with some labels redrawn, for a share of the time left."""
+def guided_search(task: SearchTask, share: float, rounds: float) -> None:
+    """Guided local search from the best labelling with some labels redrawn, in rounds and a share of the time left."""
     scores, best = task.undecided, task.current
     if best is None or not suits_guided(scores):
         return
@@ -37,10 +35,10 @@ def guided_search(task: SearchTask, share: float) -> None:
     peak, shape = np.maximum.reduceat(own, at), allowed.shape
     fields = Fields(np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros((2, len(best)), dtype=np.bool_))
     number = 0
-    while not task.over and task.left >= stop and (task.timed or number < share * _ROUNDS):
+    while not task.over and task.left >= stop and number < rounds:
         cost = peak - entries_at(regions, values, where, best)
         weight = _WEIGHTS[number % len(_WEIGHTS)] * float(cost[cost > 0].mean() if cost.any() else 1.0)
-        redrawn = (rng.random(len(best)) < _REDRAWN) & (number > 0)
+        redrawn = (rng.random(len(best)) < _REDRAWN[number % len(_REDRAWN)]) & (number > 0)
         labels = np.where(redrawn, np.where(allowed, rng.random(shape), -1.0).argmax(axis=1), best)
         found, weighed, count = labels.copy(), own.copy(), np.zeros(len(where))
         fill_fields(regions, weighed, at, labels, fields)

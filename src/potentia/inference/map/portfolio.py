@@ -5,6 +5,7 @@ Among them the exact search of toulbar2 (`pip install potentia[map]`), in a sepa
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -48,6 +49,8 @@ _ASCENT = 0.6
 _SMALL_WINDOWS, _GUIDED = 24.0, 0.5
 #: Share of the time left for the first guided local search, and for belief propagation before it.
 _EARLY = 0.02
+#: Rounds of guided local search at first, and later without a time limit.
+_FEW_ROUNDS, _MANY_ROUNDS = 8, 200
 #: Share of the time left for branch and bound.
 _BRANCHING = 0.4
 #: How often dual ascent starts again, at most, after the bound has ruled out states.
@@ -72,7 +75,7 @@ _BOUNDS = re.compile(r"(?:Initial lower and upper bounds|Optimality gap): \[(-?\
 
 _eliminate_narrow = partial(solve_components, entries=_FEW_ENTRIES)
 _eliminate_wide = partial(solve_components, entries=_MANY_ENTRIES)
-_guide = partial(guided_search, share=_EARLY)
+_guide = partial(guided_search, share=_EARLY, rounds=_FEW_ROUNDS)
 _ascend, _branch = partial(ascend, share=_ASCENT), partial(branch, share=_BRANCHING)
 
 
@@ -329,7 +332,7 @@ def _local_search(task: SearchTask, threads: int) -> None:
     windows = Windows(task)
     windows.descend(scores.singles.argmax(axis=1) if task.current is None else task.current)
     if windows.size < _SMALL_WINDOWS and not task.over:
-        guided_search(task, _GUIDED)
+        guided_search(task, _GUIDED, math.inf if task.timed else _MANY_ROUNDS)
     entries = float(scores.regions.size.sum())
     iterations = int(min(_MESSAGE_ITERATIONS, 0.05 * task.left * _MESSAGE_SPEED / entries))
     for method in (LoopyBP, TRW):
