@@ -20,6 +20,8 @@ from ..base.types import (
     Floats,
     Ints,
     PotentiaError,
+    check_choice,
+    check_count,
     check_flag,
     check_positive,
     plain_array,
@@ -51,7 +53,17 @@ from .image_stages import TrainingImages, two_stages
 from .pixel_functions import PIXEL_FUNCTIONS, check_torch, tried_functions
 from .pixel_values import Classes, find_classes, learn_intensity
 from .pixels import whole
-from .training import TRAINABLE, Run, TimeOverError, check_pairs, fit, fit_marks, make_learner, make_potential
+from .training import (
+    INFERENCE,
+    TRAINABLE,
+    Run,
+    TimeOverError,
+    check_pairs,
+    fit,
+    fit_marks,
+    make_learner,
+    make_potential,
+)
 
 __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
@@ -59,6 +71,16 @@ __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", "potts": "mbl"}
 #: Pixels that a first model learns from.
 _FIRST_PIXELS = 20_000
+#: The values of options that are words; those that are not named here are checked where they are used.
+_WORDS = {
+    "rare": ("void", "nearest", "keep"),
+    "learner": tuple(TRAINABLE),
+    "inference": tuple(INFERENCE),
+    "feature_set": ("filters", "papers", "given"),
+    "position": ("yes", "no"),
+    "normalise": ("type", "set", "image"),
+    "stacks": STACKS,
+}
 #: Options that only some learners have.
 _OF_LEARNERS = {"epsilon": ("ilr",), "inference": ("marginal",), "class_weight": ("ilr", "marginal")}
 
@@ -98,7 +120,7 @@ class ImageSegmenter(Params):
         >>> rng = np.random.default_rng(0)
         >>> masks = [np.tile(np.arange(24) > 8 * k, (24, 1)).astype(np.uint8) for k in (1, 2)]
         >>> images = [(100 * mask + rng.integers(0, 60, (24, 24))).astype(np.uint8) for mask in masks]
-        >>> model = pt.ImageSegmenter(node="linear", iterations=5, feature_set="raw").fit(images, masks)
+        >>> model = pt.ImageSegmenter(node="linear", iterations=5).fit(images, masks)
         >>> model.predict(images)[0].shape, model.predict_proba(images)[0].shape
         ((24, 24), (24, 24, 2))
     """
@@ -150,11 +172,16 @@ class ImageSegmenter(Params):
         return node, edge
 
     def _check(self) -> None:
-        """Refuse options that exclude each other."""
+        """Refuse unknown options, and those that exclude each other."""
+        for name, words in _WORDS.items():
+            check_choice(name, getattr(self, name), words, "" if name in ("learner", "stacks") else "None")
+        for name in ("iterations", "superpixels", "pixels"):
+            check_count(name, getattr(self, name), 1, optional=True)
+        check_count("seed", self.seed)
+        check_flag("search", self.search)
         node, edge = self._functions
         able, alone = (TRAINABLE[self.learner], "superpixels" if self.superpixels is not None else "feature-set papers")
         refusals = [
-            (self.stacks not in STACKS, f"stacks must be one of {', '.join(STACKS)}, not {self.stacks!r}."),
             (
                 self.superpixels is not None and self.reduce is not None,
                 "superpixels are made of the whole image: give --superpixels or --reduce.",
@@ -205,6 +232,8 @@ class ImageSegmenter(Params):
         for name in ("epsilon", "minutes"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
+        if self.reduce is not None:
+            check_positive("reduce", self.reduce, 1.0)
 
     def fit(self, images: Any, masks: Any, *, progress: bool = False, run: Run | None = None) -> Self:
         """Train on images and their masks.
