@@ -529,7 +529,7 @@ def tables(rows: Rows) -> list[Table]:
         Column("chain", "chain_fit_seconds", seconds), Column("tokens a second", "tokens_per_second", rate),
         Column("chain", "chain_tokens_per_second", rate),
     ]  # fmt: skip
-    return [
+    found = [
         Table("grobid's fields", fields, _joined(part_rows(rows, "grobid"))),
         Table("Addresses (usaddress)", errors, part_rows(rows, "usaddress")),
         Table("References (AnyStyle: core to gold)", errors, part_rows(rows, "anystyle")),
@@ -537,12 +537,13 @@ def tables(rows: Rows) -> list[Table]:
         Table("A generated job of 40 million weights", job, part_rows(rows, "job")),
         Table("`SegmentCRF` beside `ChainCRF` with BIO tags", segments, part_rows(rows, "segments")),
     ]
+    return [table for table in found if table.lines]
 
 
 #: Cells of the same parts that have no rows yet; move them to the study to run them.
 LONG = [
     *grid(part=("job",), data=("potentia", "CRFsuite")),
-    *grid(part=("grobid",), data=("affiliation-address",), features=("template",), fold=range(6, FOLDS)),
+    *grid(part=("grobid",), data=("affiliation-address",), features=(_REMEMBERING,), fold=range(3, FOLDS)),
     *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2, FOLDS)),
 ]
 
@@ -553,8 +554,8 @@ STUDY = Study(
         *grid(part=("anystyle",), data=("core to gold",)),
         *grid(part=("calls",), data=("CoNLL-2000",)),
         *grid(part=("segments",), data=("WNUT-17", "CoNLL-2000"), sentences=(2000,)),
-        *grid(part=("grobid",), data=("date", "name-citation"), features=("template",), fold=range(FOLDS)),
-        *grid(part=("grobid",), data=("affiliation-address",), features=("template",), fold=range(6)),
+        *grid(part=("grobid",), data=GROBID, features=("template",), fold=range(FOLDS)),
+        *grid(part=("grobid",), data=("affiliation-address",), features=(_REMEMBERING,), fold=range(3)),
         *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2)),
     ],
     grid(part=("grobid",), data=("date",), features=("template",), fold=(0,)),

@@ -101,7 +101,7 @@ def test_probabilities_of_sets_and_predictions_among_allowed_labels():
     assert within[1] == -np.inf
     with pytest.raises(pt.PotentiaError, match=r"allowed\[0\]\[0\] allows no label"):
         model.predict([tokens], allowed=[[{"?"}, None, None, None]])
-    with pytest.raises(pt.PotentiaError, match=r"allowed\[0\] has the label '\?'"):
+    with pytest.raises(pt.PotentiaError, match=r"allowed\[0\]\[0\] allows no label that the model has: \('\?',\)"):
         model.predict([tokens], allowed=[["?", None, None, None]])
 
 

@@ -172,8 +172,6 @@ def _direction(pairs: Sequence[tuple[Floats, Floats]], gradient: Floats, moving:
     for pair, share, curvature in reversed(used):
         s, y = (part[chosen] for part in pair)
         d += (share - float(y @ d) / curvature) * s
-    if len(d) == len(gradient):
-        return d
     whole = np.zeros_like(gradient)
     whole[chosen] = d
     return whole

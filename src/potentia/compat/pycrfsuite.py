@@ -13,6 +13,7 @@ import math
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -42,7 +43,10 @@ _FEATURE_OPTIONS: dict[str, tuple[Any, str]] = {
 }
 _C1: dict[str, tuple[Any, str]] = {"c1": (0.0, "Coefficient of the L1 penalty.")}
 _C2: dict[str, tuple[Any, str]] = {"c2": (1.0, "Coefficient of the L2 penalty.")}
-_STOP = "The training stops when the objective falls by at most this share in `period` iterations."
+_FALL: dict[str, tuple[Any, str]] = {
+    "period": (10, 'Iterations (of "l2sgd", passes over the data) over which the fall of the objective is judged.'),
+    "delta": (1e-5, "The training stops when the objective falls by at most this share in `period` iterations."),
+}
 _CALIBRATION = [("eta", 0.1), ("rate", 2.0), ("samples", 1000.0), ("candidates", 10), ("max_trials", 20)]
 #: The options of each algorithm: default and help.
 _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
@@ -50,20 +54,14 @@ _OPTIONS: dict[str, dict[str, tuple[Any, str]]] = {
         "max_iterations": (2**31 - 1, "The largest number of iterations."),
         "num_memories": (6, "Steps from which the inverse of the Hessian is approximated."),
         "epsilon": (1e-5, "The training stops when the gradient is smaller than this share of the weights."),
-        "period": (10, "Iterations over which the fall of the objective is judged."),
-        "delta": (1e-5, _STOP),
+        **_FALL,
         "linesearch": ("MoreThuente", "MoreThuente, Backtracking or StrongBacktracking."),
         "max_linesearch": (20, "The largest number of trials of a line search."),
     },
-    "rprop": _FEATURE_OPTIONS | _C1 | _C2 | {
-        "max_iterations": (1000, "The largest number of iterations."),
-        "period": (10, "Iterations over which the fall of the objective is judged."),
-        "delta": (1e-5, _STOP),
-    },
+    "rprop": _FEATURE_OPTIONS | _C1 | _C2 | {"max_iterations": (1000, "The largest number of iterations."), **_FALL},
     "l2sgd": _FEATURE_OPTIONS | _C2 | {
-        "max_iterations": (1000, "The largest number of passes over the data."),
-        "period": (10, "Passes over which the fall of the objective is judged."),
-        "delta": (1e-6, _STOP),
+        "max_iterations": (1000, "The largest number of passes over the data."), **_FALL,
+        "delta": (1e-6, _FALL["delta"][1]),
     } | {f"calibration.{name}": (value, "No effect: steps need no calibration.") for name, value in _CALIBRATION},
 }  # fmt: skip
 _LINE_SEARCHES = ("MoreThuente", "Backtracking", "StrongBacktracking")
@@ -354,35 +352,31 @@ class Trainer:
         log, event = self.logparser, self._event
         if not self.verbose or event is None or log is None:
             return
-        if event == "iteration":
-            self.on_iteration(log.last_log, dict(log.last_iteration or {}))
-        elif event == "featgen_progress":
-            self.on_featgen_progress(log.last_log, log.featgen_percent)
-        else:
-            getattr(self, f"on_{event}")(log.last_log)
+        facts: dict[str, list[Any]] = {
+            "iteration": [dict(log.last_iteration or {})],
+            "featgen_progress": [log.featgen_percent],
+        }
+        getattr(self, f"on_{event}")(log.last_log, *facts.get(event, []))
 
-    def on_start(self, log: str) -> None:
-        """Training began."""
+    def on_start(self, log: str, *facts: Any) -> None:
+        """An event is over, with these lines of the log; facts: of an iteration, or the progress in percent."""
         print(log, end="")
 
-    on_featgen_end = on_prepared = on_prepare_error = on_optimization_end = on_end = on_start
-
-    def on_featgen_progress(self, log: str, percent: int) -> None:
-        """Features are being numbered."""
-        print(log, end="")
-
-    def on_iteration(self, log: str, info: dict[str, Any]) -> None:
-        """An iteration is over."""
-        print(log, end="")
+    on_featgen_progress = on_featgen_end = on_prepared = on_prepare_error = on_start
+    on_iteration = on_optimization_end = on_end = on_start
 
 
 def _scores(truth: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, Any]:
     """Precision, recall and F1 of each label, and the shares of right labels and sequences."""
     flat = [label for row in truth for label in row]
+    matches, models, refs = (
+        Counter(a for a, b in zip(flat, names, strict=True) if a == b),
+        Counter(names),
+        Counter(flat),
+    )
     scores: dict[str, LabelScore] = {}
     for label in sorted({*flat, *names}):
-        match = sum(a == b == label for a, b in zip(flat, names, strict=True))
-        model, ref = names.count(label), flat.count(label)
+        match, model, ref = matches[label], models[label], refs[label]
         p, r = match / max(model, 1), match / max(ref, 1)
         scores[label] = LabelScore(match, model, ref, p, r, 2.0 * p * r / (p + r) if match else 0.0)
     means = {
@@ -391,8 +385,7 @@ def _scores(truth: Sequence[Sequence[str]], names: Sequence[str]) -> dict[str, A
     }
     ends = np.cumsum([0, *map(len, truth)]).tolist()
     whole = sum(list(row) == names[a:b] for row, a, b in zip(truth, ends, ends[1:], strict=False))
-    right = sum(a == b for a, b in zip(flat, names, strict=True))
-    of_items, of_sequences = Fraction(right, max(1, len(flat))), Fraction(whole, max(1, len(truth)))
+    of_items, of_sequences = Fraction(matches.total(), max(1, len(flat))), Fraction(whole, max(1, len(truth)))
     return {
         "scores": scores, **means, "item_accuracy": of_items, "item_accuracy_float": float(of_items),
         "instance_accuracy": of_sequences, "instance_accuracy_float": float(of_sequences),

@@ -436,9 +436,8 @@ class _Encoder:
             if not np.isfinite(dense).all():
                 token = int(np.argmin(np.isfinite(dense).all(axis=1)))
                 raise PotentiaError(f"{self._where(token)} has an array among its features that is not finite.")
-        if len(self.chunks) == 1:
-            return TokenAttributes(sequence_ptr, item_ptr, self.chunks[0], value), dense
-        attribute = np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
+        one = len(self.chunks) == 1  # which needs no copy
+        attribute = self.chunks[0] if one else np.concatenate([np.zeros(0, dtype=np.int32), *self.chunks])
         return TokenAttributes(sequence_ptr, item_ptr, attribute, value), dense
 
     def _joined(self, sequence_ptr: Ints) -> Any:
@@ -634,7 +633,7 @@ def encode_choices(y: Any, classes: Sequence[Label], first: int = 0, name: str =
             if isinstance(label, _CHOICES):
                 chosen = [place[v] for v in label if v in place]
                 if not chosen:
-                    raise PotentiaError(f"{name}[{number}][{k}] allows no label that the model has.")
+                    raise PotentiaError(f"{name}[{number}][{k}] allows no label that the model has: {shown(label)}.")
                 token.append(begin + k)
                 allowed.append(np.isin(np.arange(len(place)), chosen))
                 label = None

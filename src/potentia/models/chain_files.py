@@ -16,10 +16,8 @@ from ..features.template import Template
 from ..learn.chain import MAX_PAIR_LABELS, AttributeLabels, ChainWeights
 
 #: Chunk of a CRFsuite file: begins with four letters and its size.
-_HEADER, _FEATURE = (
-    struct.Struct("<4sI4s9I"),
-    np.dtype([("kind", "<u4"), ("src", "<u4"), ("dst", "<u4"), ("w", "<f8")]),
-)
+_HEADER = struct.Struct("<4sI4s9I")
+_FEATURE = np.dtype([("kind", "<u4"), ("src", "<u4"), ("dst", "<u4"), ("w", "<f8")])
 _BYTE_ORDER = 0x62445371
 #: Bytes before the first record of a CQDB database: its header, and 256 references to hash tables.
 _RECORDS = 24 + 256 * 8
@@ -92,10 +90,9 @@ def parse_crfsuite(path: Path, data: bytes) -> StoredChain:
     owner, label = (states[name].astype(np.int64) for name in ("src", "dst"))
     if len(np.unique(owner * n_labels + label)) < len(owner):
         _damaged(path, "an attribute has two weights for one label")
-    texts = (
-        _database(path, data, labels, n_labels, "labels"), _database(path, data, names, n_names, "attributes")
-    )  # fmt: skip
-    return StoredChain.of(*texts, (owner, label, states["w"].astype(np.float64)), pairs)
+    of_labels = _database(path, data, labels, n_labels, "labels")
+    of_names = _database(path, data, names, n_names, "attributes")
+    return StoredChain.of(of_labels, of_names, (owner, label, states["w"].astype(np.float64)), pairs)
 
 
 def _features(path: Path, data: bytes, at: int, n_labels: int, n_names: int) -> Any:

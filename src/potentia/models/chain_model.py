@@ -182,12 +182,7 @@ class ChainModel(AttributeModel):
     def to_crfsuite(self, path: str | os.PathLike[str]) -> None:
         """Write the model as CRFsuite does, whose taggers can then use it."""
         stored = self.stored("CRFsuite")
-        if (
-            len(stored.weights.pair_features.label)
-            or self.template is not None
-            or self.scheme is not None
-            or self.constraints
-        ):
+        if len(stored.weights.pair_features.label) or self.template or self.scheme or self.constraints:
             raise PotentiaError(
                 "CRFsuite has no features of pairs, templates, schemes or constraints, which this model has."
             )

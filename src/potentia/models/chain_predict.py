@@ -217,17 +217,8 @@ class ChainPredictor(ChainModel):
         if y is None:
             return None
         check_lengths(y, np.diff(tokens.sequence_ptr).tolist())
-        known = set(self.classes_)
-
-        def choice(number: int, label: Any) -> Any:
-            if label is None or isinstance(label, set | frozenset | tuple | list):
-                return label
-            if label not in known:
-                raise PotentiaError(f"{name}[{number}] has the label {label!r:.40}, which the model does not have.")
-            return (label,)
-
-        flat = [[choice(number, label) for label in row] for number, row in enumerate(y)]
-        return encode_choices(flat, self.classes_, name=name)[1]
+        sets = [[v if v is None or isinstance(v, set | frozenset | tuple | list) else (v,) for v in row] for row in y]
+        return encode_choices(sets, self.classes_, name=name)[1]
 
     def k_best(self, X: Iterable[Iterable[Token]], k: int) -> list[list[LabelPath]]:
         """The k most likely labellings of each sequence, best first; fewer where a sequence has fewer."""
