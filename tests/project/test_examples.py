@@ -27,7 +27,7 @@ GALLERY = sorted((Path(__file__).parents[2] / "examples" / "gallery").glob("plot
 def test_the_gallery_runs(path, capsys):
     pyplot.switch_backend("agg")
     assert len(path.read_text().splitlines()) < 60
-    runpy.run_path(path, run_name="__main__")  # what starts workers is guarded by it
+    runpy.run_path(str(path), run_name="__main__")  # what starts workers is guarded by it
     pyplot.close("all")
     assert capsys.readouterr().out
 
