@@ -402,11 +402,11 @@ def _classify(
 
 def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **options: Any) -> CrossFittedStage:
     """`cross_fit` with classifiers of pixels that generalise to other images."""
-    run = images.run
+    run, n_states = images.run, len(images.pipeline.classes)
     return cross_fit(
-        lambda: pixel_function(node, run.seed),
+        lambda: pixel_function(node, run.seed, n_states),
         samples,
-        len(images.pipeline.classes),
+        n_states,
         class_weight=images.weights,
         groups=images.unit_groups,
         run=run,
