@@ -377,10 +377,13 @@ def test_position_is_used_where_it_helps():
         return Sample(x, (x[:, 3 if by_position else 0] > 0.5).astype(int), places)
 
     for helps in (True, False):
-        made = cross_fit(lambda: pt.Linear(), [sample(helps) for _ in range(4)], 2, positions=2)
-        assert made.position == helps or not helps
-        assert (made.tried[True] < made.tried[False] - 0.1) == helps
-        assert made.final.n_features_ == (4 if made.position else 2)
+        kinds = np.array(["pixel", "pixel", "position", "position"])
+        made = cross_fit(
+            lambda: pt.Linear(), [sample(helps) for _ in range(4)], 2, kinds=kinds, optional={"position": None}
+        )
+        assert made.used["position"] == helps or not helps
+        assert (made.tried["position"][True] < made.tried["position"][False] - 0.1) == helps
+        assert made.final.n_features_ == (4 if made.used["position"] else 2)
 
 
 def test_context_is_what_a_classifier_says_around_a_pixel():

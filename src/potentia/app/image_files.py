@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..base.resources import check_memory
 from ..base.types import PotentiaError, shown, warn_caller
 from ..features.datasets import open_image
+
+if TYPE_CHECKING:
+    from ..features.image import Regions
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 #: Axes, in tifffile's letters, that are channels; all others but Y and X number pages.
@@ -481,10 +484,11 @@ def _load(path: Path) -> np.ndarray:
 
 
 class Given(NamedTuple):
-    """What the user gives beside an image: features and probabilities (*size, n), or None."""
+    """What there is beside an image: features and probabilities (*size, n) of the user, and its regions, or None."""
 
     features: np.ndarray | None = None
     probabilities: np.ndarray | None = None
+    regions: Regions | None = None
 
 
 @dataclass(frozen=True)
@@ -511,7 +515,8 @@ class InputReader:
             raise PotentiaError(f"{self.files[k].path}: {wrong}.")
         size = image.shape[: self.axes]
         beside = (self.features, self.probabilities)
-        return image, Given(*(None if arrays is None else read_given(arrays[k], size) for arrays in beside))
+        features, soft = (None if arrays is None else read_given(arrays[k], size) for arrays in beside)
+        return image, Given(features, soft)
 
 
 def input_reader(

@@ -17,7 +17,14 @@ from ..base.schema import FLAG, TEXT, Choice, Count, Items, Number, Schema, Sect
 from ..base.types import Floats, Ints, PotentiaError, check_number
 from ..features.colour import resize, upsample_marginals
 from ..features.example import Example
-from ..features.image import image_example, log_probabilities, probability_pairs, reduced_size, superpixel_example
+from ..features.image import (
+    Regions,
+    image_example,
+    log_probabilities,
+    probability_pairs,
+    reduced_size,
+    superpixel_example,
+)
 from ..features.pixels import edge_features
 from ..graph.structure import Graph
 from ..learn.backends.connection import iterate_anywhere
@@ -105,7 +112,7 @@ class ImagePipeline(Pipeline):
         }),
         "rows": Section({
             "features": TEXT, "position": FLAG, "given": Count(), "channels": Count(least=1),
-            "axes": Count(least=2, most=3),
+            "axes": Count(least=2, most=3), "regions": FLAG,
         }, nullable=True),
         "classes": Section({
             "codes": Items(_CODE, "K"), "names": Items(TEXT, "K"), "colours": Items(_CODE, "K"), "void": Items(_CODE),
@@ -172,7 +179,7 @@ class ImagePipeline(Pipeline):
 
     def prepare_given(self, given: Given, size: tuple[int, ...]) -> Given:
         """What the user gives, checked and reduced; probabilities as logarithms."""
-        features, soft = given
+        features, soft, _ = given
         if self.node == "probabilities":
             if soft is None:
                 raise PotentiaError("the model needs another model's probabilities with every image.")
@@ -181,7 +188,7 @@ class ImagePipeline(Pipeline):
         wanted = 0 if self.pixels is None else self.pixels.rows.given
         if wanted and features is None:
             raise PotentiaError(f"the model needs {wanted} given features with every image.")
-        return Given(None if features is None else self.shrink(features), soft)
+        return given._replace(features=None if features is None else self.shrink(features), probabilities=soft)
 
     def node_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
         """Log-probabilities (*size, n_classes) of single pixels of an image, in float32."""
@@ -260,6 +267,8 @@ class ImagePipeline(Pipeline):
                 return np.asarray(values[segments])
             return upsample_marginals(values, reduced_size(full, self.reduce), full)
         seen, beside = self.prepare(image), self.prepare_given(given, full)
+        if self.pixels is not None and self.pixels.rows.regions:
+            beside = beside._replace(regions=Regions.of(seen))
         size, scores = seen.shape[:-1], self.node_scores(seen, beside)
 
         def of(window: Window) -> np.ndarray:
@@ -358,9 +367,9 @@ class ImagePipeline(Pipeline):
 
     def _labels(self, image: np.ndarray, given: Given, soft: bool) -> tuple[Ints, Floats | None]:
         """Class numbers, and marginals where requested or where the former come from them."""
-        table = self.predict_marginals(image, *given) if soft or self.by_marginals else None
+        table = self.predict_marginals(image, *given[:2]) if soft or self.by_marginals else None
         if table is None or not self.by_marginals:
-            return self.predict(image, *given), table
+            return self.predict(image, *given[:2]), table
         return table.argmax(axis=-1), table
 
     def evaluate_files(

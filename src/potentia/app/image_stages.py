@@ -7,8 +7,8 @@ classifier looks nearly perfect, and pairs would learn that it needs no help.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ from ..base.progress import Bar
 from ..base.resources import check_memory
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.example import Example
+from ..features.image import Regions
 from ..features.pixels import typical_contrast
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _FOLDS = 4
 #: Fits of fifty trees each, and by how much of itself the held-out loss must fall for another one.
 _STAGES, _ENOUGH = 5, 1e-3
+#: Features that lower the loss by this share of it in two folds, of this many samples or more, are used.
+_CLEAR, _MANY = 0.05, 12
 
 
 class Sample(NamedTuple):
@@ -55,18 +58,18 @@ class CrossFittedStage:
         final: fitted to all samples; predicts new images.
         by_fold: fitted to all samples but those of a fold.
         folds: the fold of every sample.
-        position: whether the last columns, positions, are used.
+        used: whether optional features are used, by their kind.
         losses: by fold, mean log-loss of the samples by the models that did not see them.
-        tried: their mean with and without position after one fit, where both were tried.
+        tried: by kind their mean with and without these features after one fit, where both were tried.
         stages: fits that each model took.
     """
 
     final: Potential
     by_fold: list[Potential]
     folds: Ints
-    position: bool
+    used: dict[str, bool]
     losses: list[float]
-    tried: dict[bool, float]
+    tried: dict[str, dict[bool, float]]
     stages: int
 
     @property
@@ -84,8 +87,8 @@ def cross_fit(
     samples: Sequence[Sample],
     n_states: int,
     *,
-    positions: int = 0,
-    position: bool | None = None,
+    kinds: np.ndarray | None = None,
+    optional: Mapping[str, bool | None] | None = None,
     class_weight: Floats | None = None,
     beat: Sequence[float] | None = None,
     groups: Ints | None = None,
@@ -95,8 +98,10 @@ def cross_fit(
 
     Args:
         make: an unfitted classifier.
-        samples: of images that must be distinguished; the last `positions` columns are positions.
-        position: whether to use those; None uses them if the loss is lower in every fold.
+        samples: of images that must be distinguished.
+        kinds: of every feature; None for one kind.
+        optional: whether to use the features of a kind; None uses them if the loss is lower in every fold, or of many
+            samples much lower in two.
         class_weight: weight of every class.
         beat: losses by fold; after two folds that lose against them there is no more, and `final` stays unfitted.
         groups: by sample, those that are in one fold together; None for each alone.
@@ -109,25 +114,29 @@ def cross_fit(
     folds = draw_folds(alone, _FOLDS, np.random.default_rng(run.seed), known)
     n_folds = int(folds.max()) + 1
     most = _STAGES if isinstance(make(), Boosting | LightGBM) and not run.quick else 1
-    tried: dict[bool, float] = {}
+    kinds = np.zeros(samples[0].x.shape[1]) if kinds is None else kinds
+    used = {kind: use is not False for kind, use in (optional or {}).items()}
+    undecided = [kind for kind, use in (optional or {}).items() if use is None and n_folds > 1]
+    tried: dict[str, dict[bool, float]] = {}
 
-    def rows(chosen: np.ndarray, position: bool) -> dict[str, Any]:
+    def rows(chosen: np.ndarray, used: Mapping[str, bool]) -> dict[str, Any]:
         """Features, labels and weights of the chosen samples."""
         taken = [sample for sample, use in zip(samples, chosen, strict=True) if use]
         x, y = (np.concatenate(parts) for parts in list(zip(*taken, strict=True))[:2])
         if len(y) == 0:
             raise PotentiaError("no pixel with a known class was drawn from the images to train on.")
         weight = None if class_weight is None else class_weight[y]
-        return {"x": x if position else x[:, : x.shape[1] - positions], "y": y, "weight": weight}
+        out = np.isin(kinds, [kind for kind, use in used.items() if not use])
+        return {"x": x[:, ~out] if out.any() else x, "y": y, "weight": weight}
 
-    fits: dict[tuple[int, bool], list[tuple[Potential, float]]] = {}
+    fits: dict[tuple[Any, ...], list[tuple[Potential, float]]] = {}
 
-    def fit_fold(number: int, position: bool, limit: int) -> tuple[Potential, float, int]:
+    def fit_fold(number: int, used: Mapping[str, bool], limit: int) -> tuple[Potential, float, int]:
         """The classifier that does not see a fold, its loss there, and the fits after which that fell no more."""
         if n_folds == 1:
             return make(), np.nan, most
-        seen, unseen = rows(folds != number, position), rows(folds == number, position)
-        done = fits.setdefault((number, position), [])
+        seen, unseen = rows(folds != number, used), rows(folds == number, used)
+        done = fits.setdefault((number, *used.values()), [])
         while len(done) < limit and (len(done) < 2 or done[-1][1] < (1 - _ENOUGH) * done[-2][1]):
             run.check_time()
             function = copy.deepcopy(done[-1][0]) if done else make()
@@ -138,30 +147,33 @@ def cross_fit(
         return *done[best], best + 1
 
     with Bar(run.progress) as bar:
-        bar.begin("pixels", 5 if position is not None or not positions else 13)
-        if not positions or n_folds == 1:
-            position = bool(positions) and position is not False
-        elif position is None:
+        bar.begin("pixels", 5 + 8 * len(undecided))
+        used |= dict.fromkeys(undecided, False)
+        for kind in undecided:
             # few images show chance positions, too: a mean alone would take them up
-            position, losses = True, list[list[float]]()
-            while position and len(losses) < n_folds:
-                losses.append([fit_fold(len(losses), use, 1)[1] for use in (False, True)])
-                position = losses[-1][True] < losses[-1][False]
-            tried = dict(zip((False, True), np.mean(losses, axis=0).tolist(), strict=True))
+            better, losses = True, list[list[float]]()
+            while better and len(losses) < n_folds:
+                losses.append([fit_fold(len(losses), used | {kind: use}, 1)[1] for use in (False, True)])
+                better = losses[-1][True] < losses[-1][False]
+                clear = len(losses) > 1 and all(on < (1 - _CLEAR) * off for off, on in losses)
+                if clear and known.sum() >= _MANY:
+                    break
+            used[kind] = better
+            tried[kind] = dict(zip((False, True), np.mean(losses, axis=0).tolist(), strict=True))
         found: list[tuple[Potential, float, int]] = []
         while len(found) < n_folds:
-            found.append(fit_fold(len(found), position, most))
+            found.append(fit_fold(len(found), used, most))
             if beat is not None and len(found) == 2 and found[0][1] > beat[0] and found[1][1] > beat[1]:
                 break
         functions, reached, counts = (list(column) for column in zip(*found, strict=True))
         stages, final = int(np.median(counts)), make()
         if len(found) == n_folds:
-            everything = rows(np.ones(len(samples), dtype=bool), position)
+            everything = rows(np.ones(len(samples), dtype=bool), used)
             for _ in range(stages):
                 run.check_time()
                 final.fit(**everything, n_outputs=n_states)
         bar.advance(text="pixels, all images")
-    return CrossFittedStage(final, functions if n_folds > 1 else [final], folds, position, reached, tried, stages)
+    return CrossFittedStage(final, functions if n_folds > 1 else [final], folds, used, reached, tried, stages)
 
 
 #: Bytes of the program itself, and features of a pair.
@@ -217,6 +229,9 @@ _PAIR_ENTRIES = 8_000_000
 _WINDOW_PIXELS, _FEWEST_WINDOWS = 64**2, 8
 #: With fewer images than this, out-of-fold predictions are made for bands of each image.
 _FEW_IMAGES, _BANDS = 3, 4
+#: Features that cross-validation may choose, and what the options say of them.
+_OPTIONAL = {"position": "their position", "regions": "the regions around them"}
+_DECIDED = {"yes": True, "no": False, None: None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +246,7 @@ class TrainingImages:
         own, held: numbers of the images to train on, and of those held out.
         run: how to train.
         groups: by image, those that are held out together; None for each alone.
+        regions: of images, those that were needed.
     """
 
     pipeline: ImagePipeline
@@ -241,11 +257,15 @@ class TrainingImages:
     held: list[int]
     run: Run
     groups: Ints | None = None
+    regions: dict[int, Regions] = field(default_factory=dict)
 
-    def image(self, k: int) -> tuple[np.ndarray, Given]:
-        """An image as the CRF sees it, and what is given beside it."""
+    def image(self, k: int, rows: PixelRows | None = None) -> tuple[np.ndarray, Given]:
+        """An image as the CRF sees it, and what there is beside it, with regions if `rows` have them."""
         image, given = self.read(k)
         values = self.pipeline.prepare(image)
+        if rows is not None and rows.regions:
+            self.regions[k] = self.regions.get(k) or Regions.of(values)
+            given = given._replace(regions=self.regions[k])
         return values, self.pipeline.prepare_given(given, image.shape[: self.pipeline.axes])
 
     @cached_property
@@ -265,7 +285,8 @@ class TrainingImages:
         self, k: int, window: Window, stage: AnyStage | None = None, coarse: np.ndarray | None = None
     ) -> Example:
         """A window of image k with scores by a stage, whose context is `coarse`, or else by the pipeline's own."""
-        values, given = self.image(k)
+        seen = stage or self.pipeline.pixels
+        values, given = self.image(k, None if seen is None else seen.rows)
         if stage is None:
             scores = self.pipeline.node_scores(values, given)[window]
         else:
@@ -275,12 +296,12 @@ class TrainingImages:
 
 
 def two_stages(
-    images: TrainingImages, nodes: Sequence[str], position: str | None, n_pixels: int | None
+    images: TrainingImages, nodes: Sequence[str], position: str | None, regions: str | None, n_pixels: int | None
 ) -> tuple[list[Example], dict[str, Any]]:
     """Fit the pixel classifier, where there is one; examples for the CRF in windows of the images.
 
-    nodes: functions of pixels to try. position: "yes", "no" or None to try both. n_pixels: that pairs are trained on,
-    at most.
+    nodes: functions of pixels to try. position, regions: "yes", "no" or None to try both. n_pixels: that pairs are
+    trained on, at most.
     """
     pipeline, run = images.pipeline, images.run
     n_rows, n_wanted = n_drawn(n_pixels, len(pipeline.classes), pipeline.axes)
@@ -291,7 +312,8 @@ def two_stages(
         by_network = nodes == ("network",)
         own = "image" if by_network and pipeline.node == "filters" else pipeline.node
         position_tried = position == "yes" or (position is None and not by_network)
-        rows = PixelRows(own, position_tried, n_given, pipeline.intensity.channels, pipeline.axes)
+        around = regions != "no" and not by_network
+        rows = PixelRows(own, position_tried, n_given, pipeline.intensity.channels, pipeline.axes, around)
     _say_memory(images, rows, n_rows, [int(np.prod(pixels.window_size(window))) for window in windows])
     pipeline.typical = _typical(images)
     facts: dict[str, Any] = {}
@@ -303,7 +325,8 @@ def two_stages(
 
             pipeline.pixels, unseen, loss = cross_fit_networks(images, rows, n_rows)
         else:
-            pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, position)
+            use = {"position": _DECIDED[position], "regions": _DECIDED[regions]}
+            pipeline.pixels, unseen, coarse, loss = _classify(images, rows, n_rows, nodes, use)
         facts = {"pixel_features": pipeline.pixels.n_features, "pixel_loss": loss}
     examples = []
     with Bar(run.progress) as bar:
@@ -352,7 +375,7 @@ def _say_memory(images: TrainingImages, rows: PixelRows | None, n_rows: int, win
 
 
 def _classify(
-    images: TrainingImages, rows: PixelRows, n_rows: int, nodes: Sequence[str], position: str | None
+    images: TrainingImages, rows: PixelRows, n_rows: int, nodes: Sequence[str], use: Mapping[str, bool | None]
 ) -> tuple[PixelStage, list[PixelStage], dict[int, np.ndarray], float]:
     """The classifiers of the function with the lowest cross-validated loss, with context where that helps.
 
@@ -365,25 +388,24 @@ def _classify(
         samples = [_sample(images, rows, k, window, n, rng) for k, window in bar.over(images.units, "features")]
     fitted = {}
     for node in nodes:
-        positions, use = rows.axes if rows.position else 0, None if position is None else position == "yes"
-        fitted[node] = _cross_fit(images, node, samples, positions=positions, position=use)
+        optional = {kind: chosen for kind, chosen in use.items() if kind in rows.kinds}
+        fitted[node] = _cross_fit(images, node, samples, kinds=rows.kinds, optional=optional)
         if len(nodes) > 1:
             run.say(f"--node {node}: cross-validated loss of pixels {fitted[node].loss:.4f}")
     node, first = min(fitted.items(), key=lambda item: item[1].loss)
-    if first.tried:
-        use_text, needed = (
-            ("with", "") if first.position else ("without", "; positions are used only if every fold gains")
-        )
+    for kind, tried in first.tried.items():
+        used_text, needed = ("with", "") if first.used[kind] else ("without", f"; {kind} must gain in every fold")
         run.say(
-            f"pixels are classified {use_text} their position: the cross-validated loss is {first.tried[True]:.4f} "
-            f"with it and {first.tried[False]:.4f} without{needed}."
+            f"pixels are classified {used_text} {_OPTIONAL[kind]}: the cross-validated loss is {tried[True]:.4f} "
+            f"with and {tried[False]:.4f} without{needed}."
         )
-    rows = replace(rows, position=first.position)
+    seen = ~np.isin(rows.kinds, [kind for kind, is_used in first.used.items() if not is_used])
+    rows = replace(rows, **{kind: first.used.get(kind, False) for kind in _OPTIONAL})  # type: ignore[arg-type]
     unseen = [PixelStage(rows, first.unseen(number)) for number in range(len(samples))]
     if len(first.by_fold) > 1 and not run.quick:
         coarse = _coarse_predictions(images, unseen)
         wider = [
-            sample._replace(x=np.hstack([sample.x[:, : rows.n_features], Context(coarse[k]).at(sample.places)]))
+            sample._replace(x=np.hstack([sample.x[:, seen], Context(coarse[k]).at(sample.places)]))
             for (k, _), sample in zip(images.units, samples, strict=True)
         ]
         second = _cross_fit(images, node, wider, beat=first.losses)
@@ -419,7 +441,7 @@ def _coarse_predictions(images: TrainingImages, unseen: Sequence[PixelStage]) ->
     coarse: dict[int, np.ndarray] = {}
     with Bar(images.run.progress) as bar:
         for stage, (k, window) in zip(unseen, bar.over(images.units, "context"), strict=True):
-            values, given = images.image(k)
+            values, given = images.image(k, stage.rows)
             shape = (*pixels.coarse_size(values.shape[:-1]), len(images.pipeline.classes))
             grid_of = coarse.setdefault(k, np.empty(shape, dtype=np.float32))
             stage.fill_coarse(grid_of, stage.tile_rows(values, window, given))
@@ -430,7 +452,7 @@ def _sample(
     images: TrainingImages, rows: PixelRows, k: int, window: Window, n: int, rng: np.random.Generator
 ) -> Sample:
     """About n pixels of a window, with features computed tile by tile."""
-    values, given = images.image(k)
+    values, given = images.image(k, rows)
     labels, axes = images.labels[k], rows.axes
     known = int(np.count_nonzero(labels[window] >= 0))
     empty = np.zeros((0, rows.n_features), dtype=np.float32), np.zeros(0, np.int64), np.zeros((0, axes), np.int32)
@@ -441,7 +463,7 @@ def _sample(
         wanted = min(len(places), round(n * len(places) / max(1, known)))
         if wanted:
             chosen = np.sort(rng.choice(places, wanted, replace=False))
-            x = rows.rows(values, tile, given.features)[chosen]
+            x = rows.rows(values, tile, given)[chosen]
             drawn.append(Sample(x, y[chosen].astype(np.int64), pixels.places_in(tile)[chosen]))
     return Sample(*(np.concatenate(parts) for parts in zip(*drawn, strict=True)))
 

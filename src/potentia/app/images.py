@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -101,7 +102,8 @@ class ImageSegmenter(Params):
         class_weight: "balanced" (each class weighs the same in all), or numbers with commas between.
         feature_set: "filters" (default), "papers", or "given": only what `features` has.
         features, probabilities: folders with an array (h, w, n) for each image. Probabilities replace the classifier.
-        position: "yes", "no" or None to find out by cross-validation whether the classifier sees positions.
+        position, regions: "yes", "no" or None to find out by cross-validation whether the classifier sees positions,
+            and features of the regions (superpixels) around a pixel, which need scikit-image.
         normalise: see `Intensity`; stacks: whether pages of TIFF files are "images" or "volumes"; axes: of TIFF files,
             see `checked_axes`.
         reduce, superpixels: see `ImagePipeline`.
@@ -139,6 +141,7 @@ class ImageSegmenter(Params):
     features: str | Path | None = None
     probabilities: str | Path | None = None
     position: str | None = None
+    regions: str | None = None
     normalise: str | None = None
     stacks: str = "images"
     axes: str | None = None
@@ -160,6 +163,12 @@ class ImageSegmenter(Params):
     def _n_axes(self) -> int:
         """2 for images, 3 for volumes."""
         return 3 if self.stacks == "volumes" else 2
+
+    @property
+    def _may_see_regions(self) -> bool:
+        """Whether features of regions can be beside those of pixels."""
+        filters = self.feature_set in (None, "filters") and self.probabilities is None
+        return filters and self.superpixels is None and self._n_axes == 2 and self.node != "network"
 
     @property
     def _functions(self) -> tuple[str, str]:
@@ -201,6 +210,15 @@ class ImageSegmenter(Params):
             (
                 self.feature_set == "given" and self.features is None,
                 "--feature-set given takes the features in --features, which is missing.",
+            ),
+            *(
+                (choice not in (None, "yes", "no"), f"{name} must be 'yes', 'no' or None, not {choice!r}.")
+                for name, choice in (("position", self.position), ("regions", self.regions))
+            ),
+            (
+                self.regions == "yes" and not self._may_see_regions,
+                "--regions goes with filters of images: leave out --stacks volumes, --superpixels, --probabilities and "
+                "other --feature-set or --node network.",
             ),
             (
                 self.search and (self._single_stage or self.node is not None),
@@ -287,6 +305,7 @@ class ImageSegmenter(Params):
             node=node,
             search=False,
             position=self.position or "no",
+            regions=self.regions or "no",
             pixels=min(self.pixels or _FIRST_PIXELS, _FIRST_PIXELS),
         )
         first = _fit_images(
@@ -429,8 +448,9 @@ def _fit_images(
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
     training = TrainingImages(pipeline, read, small, weights, own, held, run, groups)
+    regions = chosen.regions if chosen._may_see_regions and find_spec("skimage") is not None else chosen.regions or "no"
     nodes = tried_functions() if chosen.search or chosen.node == "auto" else (chosen._functions[0],)
-    examples, pixel_facts = two_stages(training, nodes, chosen.position, chosen.pixels)
+    examples, pixel_facts = two_stages(training, nodes, chosen.position, regions, chosen.pixels)
     facts |= pixel_facts
     if chosen.search:
         names = [file.name for file in read.files]
@@ -496,11 +516,13 @@ def _crf(chosen: ImageSegmenter, run: Run, weights: Floats | None) -> CRF:
 
 def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageSegmenter) -> str:
     """A digest of the data and of the options that the model does not tell."""
-    options = [chosen._functions[0], chosen.position, chosen.pixels, chosen.class_weight, chosen.groups]
+    options = [
+        chosen._functions[0], chosen.position, chosen.regions, chosen.pixels, chosen.class_weight, chosen.groups
+    ]  # fmt: skip
     parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]
     for k, file in enumerate(read.files):
         image, given = read(k)
-        beside = [array.tobytes() for array in given if array is not None]
+        beside = [array.tobytes() for array in given[:2] if array is not None]
         parts += [file.name, image.tobytes(), labels[k].tobytes(), *beside]
     return digest_of(parts)
 

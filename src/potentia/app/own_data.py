@@ -91,6 +91,8 @@ _OPTIONS = {
         _PROBABILITIES,
         _option("position", "images", "use positions of pixels (default: decided by cross-validation)",
             choices=("yes", "no")),
+        _option("regions", "images", "use regions around pixels (default: decided by cross-validation)",
+            choices=("yes", "no")),
         _option("normalise", "images",
             "intensities by type, over the set, or per image (default: type for 8 bits, else set)",
             choices=("type", "set", "image")),

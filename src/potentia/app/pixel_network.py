@@ -209,7 +209,7 @@ class NetworkStage:
     def scores(self, values: np.ndarray, window: Window, given: Given, context: Any = None) -> np.ndarray:
         """Log-probabilities (*window, n_classes) in float32 of a window's pixels, tile by tile."""
         around = widened(window, _MARGIN, values.shape[:-1])
-        seen = self.rows.rows(values, around, given.features).reshape(*window_size(around), -1)
+        seen = self.rows.rows(values, around, given).reshape(*window_size(around), -1)
         networks = self._networks()
 
         def of(tile: Window) -> np.ndarray:
@@ -264,7 +264,7 @@ def cross_fit_networks(
     parts = []
     for k, window in images.units:
         values, given = images.image(k)
-        x, y = rows.rows(values, window, given.features), images.labels[k][window]
+        x, y = rows.rows(values, window, given), images.labels[k][window]
         parts.append(LabelledPart(x.reshape(*y.shape, -1), y))
     folds = draw_folds(images.unit_groups, _FOLDS, rng, np.array([bool(np.any(part.labels >= 0)) for part in parts]))
     n_folds, flips = int(folds.max()) + 1, allowed_flips(parts, n_states)

@@ -13,6 +13,7 @@ from scipy.special import log_softmax
 
 from ..base.progress import note
 from ..base.types import Ints, PotentiaError, prefixed
+from ..features.image import n_around
 from ..features.pixels import filter_planes, filter_reach, n_filters
 from ..potentials import Potential
 from .image_files import Given
@@ -197,6 +198,7 @@ class PixelRows:
         given: number of channels that the user gives with each image.
         channels: number of channels of the image.
         axes: 2 for images, 3 for volumes.
+        regions: whether the means over regions are among them, see `Regions`.
     """
 
     features: str
@@ -204,36 +206,48 @@ class PixelRows:
     given: int
     channels: int
     axes: int = 2
+    regions: bool = False
 
     @property
     def n_features(self) -> int:
         """The number of features."""
-        own = {"filters": n_filters(self.channels, axes=self.axes), "image": self.channels}.get(self.features, 0)
-        return own + self.given + (self.axes if self.position else 0)
+        return len(self.kinds)
 
-    def rows(self, values: np.ndarray, window: Window, given: np.ndarray | None, room: int = 0) -> np.ndarray:
+    @property
+    def kinds(self) -> np.ndarray:
+        """What each feature is of: "pixel", "regions" or "position"."""
+        own = {"filters": n_filters(self.channels, axes=self.axes), "image": self.channels}.get(self.features, 0)
+        around, places = n_around(self.channels) * self.regions, self.axes * self.position
+        return np.repeat(["pixel", "regions", "position"], [own + self.given, around, places])
+
+    def rows(self, values: np.ndarray, window: Window, beside: Given, room: int = 0) -> np.ndarray:
         """Features (n, n_features + room) in float32 of a window's pixels, in raster order; the last are left empty.
 
-        values: the whole image (*size, channels), normalised. given: (*size, n) of the user. Positions come last of
-        the image's own features.
+        values: the whole image (*size, channels), normalised. Positions come last of the image's own features.
         """
         size = values.shape[:-1]
         features = np.empty((*window_size(window), self.n_features + room), dtype=np.float32)
         column = 0
         if self.features == "filters":
-            around = widened(window, filter_reach(), size)
-            for plane in filter_planes(values[around]):
-                features[..., column] = plane[inside(window, around)]
+            wide = widened(window, filter_reach(), size)
+            for plane in filter_planes(values[wide]):
+                features[..., column] = plane[inside(window, wide)]
                 column += 1
         elif self.features == "image":
             column = self.channels
             features[..., :column] = values[window]
         if self.given:
+            given = beside.features
             shape = None if given is None else given.shape
             if given is None or shape != (*size, self.given):
                 raise PotentiaError(f"the image needs given features of shape {(*size, self.given)}, not {shape}.")
             features[..., column : column + self.given] = given[window]
             column += self.given
+        if self.regions:
+            assert beside.regions is not None
+            around = beside.regions.at(window, size)
+            features[..., column : column + around.shape[-1]] = around
+            column += around.shape[-1]
         if self.position:
             places = places_in(window).astype(np.float32) + np.float32(0.5)
             features[..., column:][..., : self.axes] = (places / np.asarray(size, dtype=np.float32)).reshape(
@@ -281,7 +295,7 @@ class PixelStage:
         every = tiles(window, TILE_SIDES[self.rows.axes])
         for number, tile in enumerate(every, 1):
             note(f"features, tile {number} of {len(every)}")
-            yield tile, self.rows.rows(values, tile, given.features, room)
+            yield tile, self.rows.rows(values, tile, given, room)
 
     def image_scores(self, values: np.ndarray, given: Given) -> np.ndarray:
         """Log-probabilities (*size, n_classes) in float32 of all pixels of an image, by the last classifier."""

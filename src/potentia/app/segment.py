@@ -17,7 +17,7 @@ from ..inference.messages import TRW
 from ..learn.risk import MarginalRisk
 from ..models.crf import CRF
 from ..potentials import Linear, Potts, Temperature
-from .image_files import Mask, read_image
+from .image_files import Given, Mask, read_image
 from .image_pipeline import BOUNDARY, ImagePipeline, grid
 from .pixel_values import Intensity, find_classes, learn_intensity
 from .pixels import PixelRows, PixelStage, log_probabilities, whole
@@ -174,7 +174,7 @@ def _remember(pixels: np.ndarray, before: Memory | None) -> Memory:
     intensity = learn_intensity([pixels], 2, None) if before is None else before.intensity
     size = reduced_size(pixels.shape[:2], _reduction(pixels.shape[:2]))
     values = resize(intensity.apply(pixels), size)
-    features = PixelRows("filters", True, 0, values.shape[-1]).rows(values, whole(size), None)
+    features = PixelRows("filters", True, 0, values.shape[-1]).rows(values, whole(size), Given())
     edges = grid(size, 2).scopes["edge"]
     similarity = edge_features(values, edges, "boundary")[:, _SIMILARITY].astype(np.float64)
     pairs = _LEAST_PAIR + _PAIR * similarity

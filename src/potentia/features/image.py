@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..base.types import (
 from ..graph.structure import Graph
 from .colour import Stack, as_channels, as_rgb, check_label_map, reduce_labels, resize
 from .example import Example
-from .pixels import edge_features, pixel_features
+from .pixels import edge_features, filter_planes, hog, n_filters, pixel_features
 
 #: Probabilities below this count as this much: a model's certainty stays finite.
 _LEAST = 1e-4
@@ -285,6 +285,56 @@ def superpixel_example(
         weights = np.bincount(segments[seen], minlength=n)
     graph = Graph(np.full(n, n_states), regions)
     return Example(graph, {"node": node, "edge": edge}, states, weights, name), segments
+
+
+#: Regions around pixels: how many an image has, pixels that they are found in at most, and scales of their filters.
+_N_AROUND, _AROUND_PIXELS, _AROUND_SCALES = 150, 80_000, (1.0, 4.0)
+_N_HOG = 36
+
+
+class Regions(NamedTuple):
+    """What the regions of an image say of their pixels.
+
+    Attributes:
+        segments: (h, w) the region of every pixel of a copy of the image, which is smaller if the image is large.
+        features: (n, `n_around`) of every region: the means of filters and of HOG, the standard deviations of channels,
+            and the means once more over the regions that touch it.
+    """
+
+    segments: Ints
+    features: Stack
+
+    @classmethod
+    def of(cls, values: Stack) -> Regions:
+        """The regions of an image (h, w, channels); memory does not grow with the image."""
+        share = min(1.0, (_AROUND_PIXELS / (values.shape[0] * values.shape[1])) ** 0.5)
+        small = resize(values, reduced_size(values.shape[:2], share))
+        shown = np.clip(small if small.shape[-1] == 3 else small.mean(axis=-1, keepdims=True), 0.0, 1.0)
+        segments = superpixels(shown, _N_AROUND)
+        flat, size = segments.ravel(), np.bincount(segments.ravel())
+        planes = [*filter_planes(small, _AROUND_SCALES), *np.moveaxis(hog(shown), -1, 0)]
+        means = np.stack([np.bincount(flat, plane.ravel()) for plane in planes], axis=1) / size[:, None]
+        squares = [np.bincount(flat, plane.ravel() ** 2) / size for plane in planes[: small.shape[-1]]]
+        spread = np.sqrt(np.maximum(np.stack(squares, axis=1) - means[:, : len(squares)] ** 2, 0.0))
+        pairs = superpixel_edges(segments)[0]
+        first, second = np.concatenate([pairs, pairs[:, ::-1]]).T
+        weights = np.zeros((len(size), len(size)))
+        weights[first, second] = size[second]
+        around = weights @ means / np.maximum(weights.sum(axis=1), 1.0)[:, None]
+        return cls(segments, np.hstack([means, spread, around]).astype(np.float32))
+
+    def at(self, window: tuple[slice, ...], size: tuple[int, ...]) -> Stack:
+        """Features (*window, `n_around`) of the pixels in a window of the image of this size."""
+        rows, columns = (
+            (2 * np.arange(part.start, part.stop) + 1) * side // (2 * full)
+            for part, side, full in zip(window, self.segments.shape, size, strict=True)
+        )
+        return np.asarray(self.features[self.segments[rows[:, None], columns]])
+
+
+def n_around(n_channels: int) -> int:
+    """The number of features that `Regions` have."""
+    return 2 * (n_filters(n_channels, _AROUND_SCALES) + _N_HOG) + n_channels
 
 
 def _region_pairs(regions: Ints, colours: Floats, colour_mean: Floats, mean: Floats) -> Floats:

@@ -1,0 +1,137 @@
+"""Features of regions beside those of pixels: what they are, where they are chosen, and what they go with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import potentia as pt
+from potentia.app.training import Run
+from potentia.features.image import Regions, n_around, superpixel_edges, superpixels
+from potentia.features.pixels import filter_bank, hog
+
+pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
+pytest.importorskip("skimage")
+Images = tuple[list[np.ndarray], list[np.ndarray]]
+
+
+def patches(n: int, seed: int = 0) -> Images:
+    """Large flat patches; the class is the texture of a patch, of which a single pixel in strong noise shows little."""
+    rng = np.random.default_rng(seed)
+    rows, columns = np.indices((72, 96))
+    images, masks = [], []
+    for _ in range(n):
+        centres = rng.random((9, 2)) * (72, 96)
+        patch = ((rows[..., None] - centres[:, 0]) ** 2 + (columns[..., None] - centres[:, 1]) ** 2).argmin(-1)
+        labels, colours = rng.permutation(np.arange(9) % 2), 60 + 120 * rng.random((9, 3))
+        mask = labels[patch]
+        stripes = np.where(mask == 1, rows, columns) % 4 < 2
+        image = colours[patch] + 6 * stripes[..., None] + rng.normal(0, 7, (72, 96, 3))
+        images.append(np.clip(image, 0, 255).astype(np.uint8))
+        masks.append(mask)
+    return images, masks
+
+
+def lines(n: int, seed: int = 0) -> Images:
+    """Lines of one pixel that are seen at the pixel itself."""
+    rng = np.random.default_rng(seed)
+    images, masks = [], []
+    for _ in range(n):
+        mask = np.zeros((72, 96), dtype=int)
+        mask[rng.choice(72, 6, replace=False)] = 1
+        mask[:, rng.choice(96, 8, replace=False)] = 1
+        image = 100 + 60 * mask[..., None] + rng.normal(0, 15, (72, 96, 3))
+        images.append(np.clip(image, 0, 255).astype(np.uint8))
+        masks.append(mask)
+    return images, masks
+
+
+def trained(data: Images, **options) -> tuple[pt.ImageSegmenter, list[str]]:
+    said: list[str] = []
+    options = {"pixels": 3000, "iterations": 5, "position": "no"} | options
+    return pt.ImageSegmenter(**options).fit(*data, run=Run(say=said.append)), said
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_regions_hold_means_of_their_pixels_and_of_their_neighbours(channels):
+    values = np.random.default_rng(0).random((40, 30, channels)).astype(np.float32)
+    values[:, 15:] *= 0.4
+    found = Regions.of(values)
+    grey = values if channels == 3 else values.mean(axis=-1, keepdims=True)
+    assert np.array_equal(found.segments, superpixels(grey, 150))
+    planes = np.concatenate([filter_bank(values, (1.0, 4.0)), hog(grey)], axis=-1)
+    n, d = int(found.segments.max()) + 1, planes.shape[-1]
+    assert found.features.shape == (n, n_around(channels)) == (n, 2 * d + channels)
+    pairs = superpixel_edges(found.segments)[0]
+    for region in (0, n // 2, n - 1):
+        inside = found.segments == region
+        np.testing.assert_allclose(found.features[region, :d], planes[inside].mean(axis=0), rtol=1e-4, atol=1e-5)
+        spread = values[inside].std(axis=0)
+        np.testing.assert_allclose(found.features[region, d : d + channels], spread, rtol=1e-3, atol=1e-4)
+        near = [int(pair[0] if pair[1] == region else pair[1]) for pair in pairs if region in pair]
+        around = planes[np.isin(found.segments, near)].mean(axis=0)
+        np.testing.assert_allclose(found.features[region, d + channels :], around, rtol=1e-4, atol=1e-5)
+    window = (slice(3, 20), slice(5, 9))
+    assert np.array_equal(found.at(window, (40, 30)), found.features[found.segments[window]])
+
+
+def test_large_images_have_their_regions_found_in_a_small_copy():
+    values = np.zeros((500, 400, 1), dtype=np.float32)
+    values[250:] = 0.8
+    found = Regions.of(values)
+    assert found.segments.size <= 80_000
+    seen = found.at((slice(0, 500), slice(0, 400)), (500, 400))[..., 0]
+    assert seen.shape == (500, 400)
+    assert np.abs(seen[:200]).max() < 0.01
+    assert np.abs(seen[300:] - 0.8).max() < 0.01
+
+
+def test_regions_are_chosen_where_patches_are_large_and_pixels_say_little(tmp_path):
+    model, said = trained(patches(6))
+    assert any("classified with the regions around them" in line for line in said), said
+    assert model.pipeline_.pixels.rows.regions
+    without, _ = trained(patches(6), regions="no")
+    held = patches(4, seed=1)
+    assert 1 - model.score(*held) < 0.8 * (1 - without.score(*held))
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(
+        pt.load(tmp_path / "model").predict_marginals(held[0][0]), model.predict_proba(held[0][0])
+    )
+
+
+def test_regions_are_left_out_where_lines_are_thin(tmp_path):
+    model, said = trained(lines(6))
+    assert any("classified without the regions around them" in line for line in said), said
+    assert not model.pipeline_.pixels.rows.regions
+    without, _ = trained(lines(6), regions="no")
+    image = lines(1, seed=1)[0][0]
+    # the choice costs time, but changes nothing
+    assert np.array_equal(model.predict_proba(image), without.predict_proba(image))
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(pt.load(tmp_path / "model").predict_marginals(image), model.predict_proba(image))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"reduce": 0.6}, {"class_weight": "balanced"}, {"node": "linear"}, {"position": None}]
+)
+def test_regions_go_with_one_image_or_few_void_pixels_and_other_options(options):
+    images, masks = patches(2 if options else 1)
+    masks[0][:, :20] = -1
+    model, _ = trained((images, masks), regions="yes", pixels=1000, iterations=2, **options)
+    assert model.pipeline_.pixels.rows.regions
+    soft = model.predict_proba(images[0])
+    assert soft.shape == (72, 96, 2)
+    np.testing.assert_allclose(soft.sum(axis=-1), 1.0, rtol=1e-5)
+
+
+def test_volumes_and_given_features_have_no_regions():
+    rng = np.random.default_rng(0)
+    masks = [np.repeat(np.arange(12) // 6, 12 * 12).reshape(12, 12, 12) for _ in range(3)]
+    images = [(80 * mask + rng.integers(0, 90, mask.shape)).astype(np.uint8) for mask in masks]
+    model, _ = trained((images, masks), stacks="volumes", pixels=600)
+    assert not model.pipeline_.pixels.rows.regions
+    for options in ({"stacks": "volumes"}, {"superpixels": 9}, {"feature_set": "papers"}):
+        with pytest.raises(pt.PotentiaError, match="--regions goes with filters of images"):
+            pt.ImageSegmenter(regions="yes", **options).fit(images, masks)
+    with pytest.raises(pt.PotentiaError, match="regions must be 'yes', 'no' or None, not True"):
+        pt.ImageSegmenter(regions=True).fit(images, masks)
