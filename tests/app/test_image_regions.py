@@ -9,6 +9,7 @@ import potentia as pt
 from potentia.app.training import Run
 from potentia.features.image import Regions, n_around, superpixel_edges, superpixels
 from potentia.features.pixels import filter_bank, hog
+from potentia.metrics import Calibration
 
 pytestmark = pytest.mark.filterwarnings("ignore::potentia.ConvergenceWarning")
 pytest.importorskip("skimage")
@@ -135,3 +136,24 @@ def test_volumes_and_given_features_have_no_regions():
             pt.ImageSegmenter(regions="yes", **options).fit(images, masks)
     with pytest.raises(pt.PotentiaError, match="regions must be 'yes', 'no' or None, not True"):
         pt.ImageSegmenter(regions=True).fit(images, masks)
+
+
+@pytest.mark.parametrize("options", [{}, {"class_weight": "1,3"}])
+def test_trees_of_superpixels_are_as_certain_as_they_are_right(tmp_path, options):
+    """Of noise, trees that were fitted to the same regions as the pairs would be certain."""
+    rng = np.random.default_rng(0)
+    images, masks = patches(6)
+    # in a third of the blocks it is the other class: nobody can know where
+    noisy = [np.where(rng.random((9, 12)).repeat(8, 0).repeat(8, 1) < 0.3, 1 - mask, mask) for mask in masks]
+    model = pt.ImageSegmenter(superpixels=100, **options).fit(images[:4], noisy[:4])
+    assert "cross_fitted_accuracy" in model.facts_
+    soft = model.predict_proba(images[4])
+    calibration = Calibration()
+    for image, mask in zip(images[4:], noisy[4:], strict=True):
+        calibration.add(mask, model.predict_proba(image))
+    if not options:
+        assert calibration.error() < 0.12
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(pt.load(tmp_path / "model").predict_marginals(images[4]), soft)
+    facts = pt.ImageSegmenter(superpixels=30, iterations=3).fit(images, noisy, run=Run(validation=0.34)).facts_
+    assert 0.4 < facts["validation_accuracy"] <= 1.0

@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +33,7 @@ from ..base.types import (
 from ..features.colour import reduce_labels
 from ..features.example import Example
 from ..models.crf import CRF
+from ..models.cross_fit import CrossFitted, log_probabilities
 from ..potentials import Linear, Potential, Temperature
 from .image_files import (
     STACKS,
@@ -51,7 +53,7 @@ from .image_files import (
 from .image_groups import draw_folds, find_groups
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
-from .pixel_functions import PIXEL_FUNCTIONS, check_torch, tried_functions
+from .pixel_functions import PIXEL_FUNCTIONS, check_torch, pixel_function, tried_functions
 from .pixel_values import Classes, find_classes, learn_intensity
 from .pixels import whole
 from .training import (
@@ -96,7 +98,7 @@ class ImageSegmenter(Params):
             `find_classes`.
         node, edge: functions of pixels (of `PIXEL_FUNCTIONS`; "auto" cross-validates those on filters) and of pairs;
             node None is boosting, with the papers' features where the learner can train it, else linear. edge None is
-            potts, and linear with the papers' features, of superpixels and where the learner cannot train potts.
+            potts, and linear with the papers' features and where the learner cannot train potts.
         learner: of `TRAINABLE`.
         iterations, epsilon, inference: see `make_learner`.
         class_weight: "balanced" (each class weighs the same in all), or numbers with commas between.
@@ -165,6 +167,12 @@ class ImageSegmenter(Params):
         return 3 if self.stacks == "volumes" else 2
 
     @property
+    def _cross_fits_regions(self) -> bool:
+        """Whether superpixels are labelled by trees that are fitted before the CRF."""
+        trees = self._functions[0] in ("boosting", "forest", "lightgbm")
+        return trees and self.superpixels is not None and self.learner != "margin"
+
+    @property
     def _may_see_regions(self) -> bool:
         """Whether features of regions can be beside those of pixels."""
         filters = self.feature_set in (None, "filters") and self.probabilities is None
@@ -177,7 +185,8 @@ class ImageSegmenter(Params):
         if node is None:
             node = "boosting" if self.learner == "ilr" or not self._single_stage else "linear"
         if edge is None:
-            edge = "linear" if self._single_stage or "potts" not in TRAINABLE[self.learner] else "potts"
+            papers = self.feature_set == "papers"
+            edge = "linear" if papers or "potts" not in TRAINABLE[self.learner] else "potts"
         return node, edge
 
     def _check(self) -> None:
@@ -189,6 +198,7 @@ class ImageSegmenter(Params):
         check_count("seed", self.seed)
         check_flag("search", self.search)
         node, edge = self._functions
+        joint = self._single_stage and not self._cross_fits_regions
         able, alone = (TRAINABLE[self.learner], "superpixels" if self.superpixels is not None else "feature-set papers")
         refusals = [
             (
@@ -232,7 +242,7 @@ class ImageSegmenter(Params):
             (node not in PIXEL_FUNCTIONS, f"node must be one of {', '.join(PIXEL_FUNCTIONS)}, not {node!r}."),
             *(
                 (name not in able, f"--learner {self.learner} cannot train --{kind} {name}: take {', '.join(able)}.")
-                for kind, name in {**({"node": node} if self._single_stage else {}), "edge": edge}.items()
+                for kind, name in {**({"node": node} if joint else {}), "edge": edge}.items()
             ),
             *(
                 (
@@ -438,6 +448,10 @@ def _fit_images(
             [pipeline.paper_example(read(k)[0], labels[k].astype(np.int64), read.files[k].name)[0] for k in part]
             for part in (own, held)
         ]  # fmt: skip
+        if chosen._cross_fits_regions:
+            return pipeline, facts | _fit_regions(
+                pipeline.model, chosen._functions[0], parts[0], parts[1], weights, digest, run
+            )
         return pipeline, facts | fit(pipeline.model, parts[0], parts[1], digest, run)
     sizes = [pipeline.small_size(y.shape) for y in labels]
     small = [
@@ -462,6 +476,27 @@ def _fit_images(
     fitted = fit(pipeline.model, examples, whole_held, digest, run)
     fitted["cross_fitted_accuracy"] = fitted.pop("training_accuracy")
     return pipeline, facts | fitted
+
+
+def _fit_regions(
+    model: CRF, node: str, own: list[Example], held: list[Example], weights: Floats | None, digest: str, run: Run
+) -> dict[str, Any]:
+    """Fit trees of superpixels, and the CRF to what they say of images that they did not see.
+
+    Trees and pairs that are trained at once are far too certain of other images. weights: of classes.
+    """
+    balanced = own
+    if weights is not None:
+        # unknown labels, -1, have no weight that counts
+        shares = [e.all_weights * weights[e.all_labels] for e in own]
+        balanced = [Example(e.graph, e.features, e.labels, w) for e, w in zip(own, shares, strict=True)]
+    found = CrossFitted(partial(pixel_function, node, run.seed), balanced, "node")
+    seen = [e.with_features({"node": soft}) for e, soft in zip(own, found.unseen, strict=True)]
+    soft = [log_probabilities(found.final.scores(e.features["node"])) for e in held]
+    facts = fit(model, seen, [e.with_features({"node": s}) for e, s in zip(held, soft, strict=True)], digest, run)
+    model.see_through("node", found.final)
+    facts["cross_fitted_accuracy"] = facts.pop("training_accuracy")
+    return facts
 
 
 def _class_weights(text: str | None, labels: Sequence[np.ndarray], classes: Classes) -> Floats | None:
@@ -493,7 +528,7 @@ def _unfitted(
     return ImagePipeline(
         _crf(chosen, run, weights),
         classes,
-        _PAPERS[node] if chosen._single_stage else features,
+        _PAPERS.get(node, BOUNDARY) if chosen._single_stage else features,
         _PAPERS[edge] if chosen._single_stage else BOUNDARY,
         1.0 if chosen.reduce is None else chosen.reduce,
         chosen.superpixels,
@@ -507,7 +542,7 @@ def _crf(chosen: ImageSegmenter, run: Run, weights: Floats | None) -> CRF:
     """The unfitted model; of log-probabilities of pixels it has one weight where the learner can train that."""
     node, edge = chosen._functions
     function: Potential = Linear() if chosen.learner == "margin" else Temperature()
-    if chosen._single_stage:
+    if chosen._single_stage and not chosen._cross_fits_regions:
         function = make_potential(node, run.seed)
     potentials = {"node": function, "edge": make_potential(edge, run.seed)}
     options = chosen.iterations, weights, chosen.epsilon, chosen.inference

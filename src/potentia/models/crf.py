@@ -237,12 +237,18 @@ class CRF(Params, Registered):
             ]
         inner = CRF({**self.potentials, **dict.fromkeys(kinds, Temperature())}, None, self.inference, self.decode)
         inner.fit(seen, validation=validation, **options)
-        weights = {kind: float(cast(Temperature, inner.potentials_[kind]).weight_[0]) for kind in kinds}
-        self.potentials_ = {**inner.potentials_, **{kind: own.final for kind, own in found.items()}}
-        self.scales_ = inner.scales_ | weights
+        for kind, own in found.items():
+            inner.see_through(kind, own.final)
+        self.potentials_, self.scales_ = inner.potentials_, inner.scales_
         self.history_, self.converged_, self.shapes_ = inner.history_, inner.converged_, inner.shapes_
         self.trained_inference_ = inner.trained_inference_
         return self
+
+    def see_through(self, kind: str, function: Potential) -> None:
+        """Put a fitted function, whose log-probabilities were a kind's features, in place of the kind's Temperature."""
+        weight = float(cast(Temperature, self.potentials_[kind]).weight_[0])
+        self.potentials = {**self.potentials, kind: _unfitted(function)}
+        self.potentials_, self.scales_ = {**self.potentials_, kind: function}, {**self.scales_, kind: weight}
 
     # -- predicting ----------------------------------------------------------------------------------------
 
