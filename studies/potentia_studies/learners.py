@@ -226,8 +226,11 @@ def tables(rows: Rows) -> list[Table]:
     return [Table("Error by learner", columns, lines)]
 
 
-#: Draws of a task: one where draws are equal, none of tasks that have no rows yet; three otherwise.
-DRAWS = {"denoising": 1, "denoising-boosting": 1, "discs-mlp": 1, "regions-one": 0, "chains-mlp": 0}
+#: Draws of a task: one where draws are equal or fits long, none of tasks that have no rows yet; three otherwise.
+DRAWS = {
+    "denoising": 1, "denoising-boosting": 1, "discs-mlp": 1, "discs-boosting": 1, "chains-boosting": 2,
+    "points-boosting": 2, "regions-boosting": 0, "regions-one": 0, "chains-mlp": 0,
+}  # fmt: skip
 CELLS = [
     {"task": task, "draw": draw, "learner": learner}
     for task in TASKS
