@@ -53,7 +53,7 @@ for name, y in found.items():
     print(f"{name}: {(y == labels[6:]).float().mean():.1%} of new pixels right")
 figure, axes = plt.subplots(1, 4, figsize=(9, 2.1), layout="constrained")
 for axis, (title, shown) in zip(axes, {"image": images[6:, 0], **found, "truth": labels[6:]}.items(), strict=True):
-    axis.imshow(shown[0], cmap="gray")
+    axis.imshow(shown[0].numpy(), cmap="gray")
     axis.set_title(title)
     axis.axis("off")
 plt.show()
