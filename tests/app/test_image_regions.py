@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 
 import potentia as pt
-from potentia.app.training import Run
+from potentia.app.image_stages import CrossFittedStage, Sample, cross_fit
+from potentia.app.training import Run, TimeOverError
 from potentia.features.image import Regions, n_around, superpixel_edges, superpixels
 from potentia.features.pixels import filter_bank, hog
 from potentia.metrics import Calibration
@@ -157,3 +160,54 @@ def test_trees_of_superpixels_are_as_certain_as_they_are_right(tmp_path, options
     np.testing.assert_array_equal(pt.load(tmp_path / "model").predict_marginals(images[4]), soft)
     facts = pt.ImageSegmenter(superpixels=30, iterations=3).fit(images, noisy, run=Run(validation=0.34)).facts_
     assert 0.4 < facts["validation_accuracy"] <= 1.0
+
+
+@dataclass
+class Ending(Run):
+    """A run whose time is over after `left` looks at the clock."""
+
+    left: list[int] = field(default_factory=lambda: [0])
+
+    def over(self) -> bool:
+        self.left[0] -= 1
+        return self.left[0] < 0
+
+
+def test_classifiers_that_are_fitted_are_kept_when_the_time_ends():
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(4):
+        x = rng.normal(size=(100, 3)).astype(np.float32)
+        samples.append(Sample(x, (x[:, 0] > 0).astype(int), np.zeros((100, 2), dtype=np.int32)))
+
+    def fitted(looks: int) -> CrossFittedStage:
+        run = Ending(left=[looks])
+        return cross_fit(lambda: pt.Boosting(rounds=5, more_rounds=5), samples, 2, run=run)
+
+    whole = fitted(1000)
+    assert whole.stages > 1
+    kept = []
+    for looks in range(40):
+        try:
+            kept.append(fitted(looks))
+        except TimeOverError:
+            # no fold may be without a classifier
+            assert not kept
+    assert 30 > len(kept) > 10
+    for stage in kept:
+        assert stage.loss < 0.6
+        assert np.mean(stage.final.scores(samples[0].x).argmax(axis=1) == samples[0].labels) > 0.9
+    assert np.array_equal(kept[-1].final.scores(samples[0].x), whole.final.scores(samples[0].x))
+
+
+@pytest.mark.parametrize("looks", [3, 6, 9, 12, 30])
+def test_a_model_is_left_wherever_in_the_pixel_stage_the_time_ends(looks):
+    data = patches(4)
+    run = Ending(left=[looks])
+    options = {"pixels": 800, "iterations": 2, "node": "linear", "regions": "no", "position": "no"}
+    try:
+        model = pt.ImageSegmenter(**options).fit(*data, run=run)
+    except TimeOverError:
+        assert looks < 9
+    else:
+        assert model.predict(data[0][0]).shape == (72, 96)

@@ -29,7 +29,7 @@ from .image_groups import draw_folds
 from .image_pipeline import ImagePipeline, grid
 from .pixel_functions import pixel_function
 from .pixels import TILE_SIDES, Context, PixelRows, PixelStage, Window
-from .training import Run
+from .training import Run, TimeOverError
 
 if TYPE_CHECKING:
     from .pixel_network import AnyStage
@@ -105,7 +105,7 @@ def cross_fit(
         class_weight: weight of every class.
         beat: losses by fold; after two folds that lose against them there is no more, and `final` stays unfitted.
         groups: by sample, those that are in one fold together; None for each alone.
-        run: how to train.
+        run: how to train. Once every fold has a classifier, the end of the time ends their improvement only.
     """
     run = run or Run()
     # of strokes, parts of images may have none: they follow a fold that has some
@@ -138,7 +138,10 @@ def cross_fit(
         seen, unseen = rows(folds != number, used), rows(folds == number, used)
         done = fits.setdefault((number, *used.values()), [])
         while len(done) < limit and (len(done) < 2 or done[-1][1] < (1 - _ENOUGH) * done[-2][1]):
-            run.check_time()
+            if not done:
+                run.check_time()
+            elif run.over():
+                break
             function = copy.deepcopy(done[-1][0]) if done else make()
             function.fit(**seen, n_outputs=n_states)
             done.append((function, function.loss(**unseen) / len(unseen["y"])))
@@ -169,8 +172,13 @@ def cross_fit(
         stages, final = int(np.median(counts)), make()
         if len(found) == n_folds:
             everything = rows(np.ones(len(samples), dtype=bool), used)
-            for _ in range(stages):
-                run.check_time()
+            for stage in range(stages):
+                if n_folds == 1:
+                    run.check_time()
+                elif run.over():
+                    # one that did not see a fold is nearly as good as one that saw all
+                    final = final if stage else functions[0]
+                    break
                 final.fit(**everything, n_outputs=n_states)
         bar.advance(text="pixels, all images")
     return CrossFittedStage(final, functions if n_folds > 1 else [final], folds, used, reached, tried, stages)
@@ -402,13 +410,17 @@ def _classify(
     seen = ~np.isin(rows.kinds, [kind for kind, is_used in first.used.items() if not is_used])
     rows = replace(rows, **{kind: first.used.get(kind, False) for kind in _OPTIONAL})  # type: ignore[arg-type]
     unseen = [PixelStage(rows, first.unseen(number)) for number in range(len(samples))]
-    if len(first.by_fold) > 1 and not run.quick:
+    if len(first.by_fold) > 1 and not run.quick and not run.over():
         coarse = _coarse_predictions(images, unseen)
         wider = [
             sample._replace(x=np.hstack([sample.x[:, seen], Context(coarse[k]).at(sample.places)]))
             for (k, _), sample in zip(images.units, samples, strict=True)
         ]
-        second = _cross_fit(images, node, wider, beat=first.losses)
+        try:
+            second = _cross_fit(images, node, wider, beat=first.losses)
+        except TimeOverError:
+            run.say("the time is over, so pixels are classified without the predictions around them.")
+            return PixelStage(rows, first.final), unseen, {}, first.loss
         n_compared = len(second.losses)
         before = float(np.mean(first.losses[:n_compared]))
         helps = n_compared == len(first.losses) and second.loss < before

@@ -84,6 +84,8 @@ _WORDS = {
     "normalise": ("type", "set", "image"),
     "stacks": STACKS,
 }
+#: The share of the time that classifiers of pixels may take; pairs have the rest.
+_PIXEL_SHARE = 0.8
 #: Options that only some learners have.
 _OF_LEARNERS = {"epsilon": ("ilr",), "inference": ("marginal",), "class_weight": ("ilr", "marginal")}
 
@@ -461,7 +463,9 @@ def _fit_images(
     check_pairs(any(y.size > 1 for y in small))
     if not chosen.search:
         run.check_resumable(fit_marks(pipeline.model, digest))
-    training = TrainingImages(pipeline, read, small, weights, own, held, run, groups)
+    begun = time.monotonic()
+    by_then = replace(run, until=begun + _PIXEL_SHARE * (run.until - begun))
+    training = TrainingImages(pipeline, read, small, weights, own, held, by_then, groups)
     regions = chosen.regions if chosen._may_see_regions and find_spec("skimage") is not None else chosen.regions or "no"
     nodes = tried_functions() if chosen.search or chosen.node == "auto" else (chosen._functions[0],)
     examples, pixel_facts = two_stages(training, nodes, chosen.position, regions, chosen.pixels)
