@@ -211,3 +211,30 @@ def test_a_model_is_left_wherever_in_the_pixel_stage_the_time_ends(looks):
         assert looks < 9
     else:
         assert model.predict(data[0][0]).shape == (72, 96)
+
+
+@pytest.mark.parametrize("looks", [1, 4, 11])
+def test_a_fit_killed_in_the_pixel_stage_resumes_from_its_fits(tmp_path, looks, monkeypatch):
+    """Same bits as without the kill, and no fit is made twice."""
+    data, options = patches(4), {"pixels": 500, "iterations": 2, "position": "no"}
+    count, fit = [0], pt.Boosting.fit
+
+    def killed(self, *args, **named):
+        count[0] += 1
+        if count[0] == looks + 1:
+            raise KeyboardInterrupt
+        return fit(self, *args, **named)
+
+    whole = pt.ImageSegmenter(**options).fit(*data)
+    monkeypatch.setattr(pt.Boosting, "fit", killed)
+    run = Run(checkpoint=tmp_path / "checkpoint")
+    with pytest.raises(KeyboardInterrupt):
+        pt.ImageSegmenter(**options).fit(*data, run=run)
+    again = pt.ImageSegmenter(**options).fit(*data, run=run)
+    for image in data[0]:
+        assert np.array_equal(again.predict_proba(image), whole.predict_proba(image))
+    n_fits = count[0]
+    pt.ImageSegmenter(**options).fit(*data)
+    assert count[0] - n_fits == n_fits - 1
+    with pytest.raises(pt.PotentiaError, match="other options or data"):
+        pt.ImageSegmenter(**options | {"pixels": 400}).fit(*data, run=run)

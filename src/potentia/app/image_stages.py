@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,7 +29,7 @@ from .image_groups import draw_folds
 from .image_pipeline import ImagePipeline, grid
 from .pixel_functions import pixel_function
 from .pixels import TILE_SIDES, Context, PixelRows, PixelStage, Window
-from .training import Run, TimeOverError
+from .training import KeptFits, Run, TimeOverError
 
 if TYPE_CHECKING:
     from .pixel_network import AnyStage
@@ -93,6 +93,8 @@ def cross_fit(
     beat: Sequence[float] | None = None,
     groups: Ints | None = None,
     run: Run | None = None,
+    kept: KeptFits | None = None,
+    stage: str = "",
 ) -> CrossFittedStage:
     """Classifiers fitted to all samples but those of a fold each, and one fitted to all.
 
@@ -106,8 +108,9 @@ def cross_fit(
         beat: losses by fold; after two folds that lose against them there is no more, and `final` stays unfitted.
         groups: by sample, those that are in one fold together; None for each alone.
         run: how to train. Once every fold has a classifier, the end of the time ends their improvement only.
+        kept: where fits are kept, under names that begin with `stage`.
     """
-    run = run or Run()
+    run, kept = run or Run(), kept or KeptFits()
     # of strokes, parts of images may have none: they follow a fold that has some
     known = np.array([len(sample.labels) > 0 for sample in samples])
     alone = np.arange(len(samples)) if groups is None else groups
@@ -131,6 +134,14 @@ def cross_fit(
 
     fits: dict[tuple[Any, ...], list[tuple[Potential, float]]] = {}
 
+    def improved(
+        function: Potential, seen: Mapping[str, Any], unseen: Mapping[str, Any] | None = None
+    ) -> tuple[Potential, float]:
+        """A copy of a function, fitted further, and its mean loss of rows that it did not see, if there are any."""
+        function = copy.deepcopy(function)
+        function.fit(**seen, n_outputs=n_states)
+        return function, 0.0 if unseen is None else function.loss(**unseen) / len(unseen["y"])
+
     def fit_fold(number: int, used: Mapping[str, bool], limit: int) -> tuple[Potential, float, int]:
         """The classifier that does not see a fold, its loss there, and the fits after which that fell no more."""
         if n_folds == 1:
@@ -142,9 +153,8 @@ def cross_fit(
                 run.check_time()
             elif run.over():
                 break
-            function = copy.deepcopy(done[-1][0]) if done else make()
-            function.fit(**seen, n_outputs=n_states)
-            done.append((function, function.loss(**unseen) / len(unseen["y"])))
+            name = f"{stage}, fold {number} {used}, fit {len(done)}"
+            done.append(kept.fitted(name, partial(improved, done[-1][0] if done else make(), seen, unseen)))
         best = min(range(len(done)), key=lambda k: done[k][1])
         bar.advance(text=f"pixels, fold {number + 1}")
         return *done[best], best + 1
@@ -172,14 +182,14 @@ def cross_fit(
         stages, final = int(np.median(counts)), make()
         if len(found) == n_folds:
             everything = rows(np.ones(len(samples), dtype=bool), used)
-            for stage in range(stages):
+            for count in range(stages):
                 if n_folds == 1:
                     run.check_time()
                 elif run.over():
                     # one that did not see a fold is nearly as good as one that saw all
-                    final = final if stage else functions[0]
+                    final = final if count else functions[0]
                     break
-                final.fit(**everything, n_outputs=n_states)
+                final, _ = kept.fitted(f"{stage}, fit {count}", partial(improved, final, everything))
         bar.advance(text="pixels, all images")
     return CrossFittedStage(final, functions if n_folds > 1 else [final], folds, used, reached, tried, stages)
 
@@ -255,6 +265,7 @@ class TrainingImages:
         run: how to train.
         groups: by image, those that are held out together; None for each alone.
         regions: of images, those that were needed.
+        kept: fits of pixels, those of an interrupted run among them.
     """
 
     pipeline: ImagePipeline
@@ -266,6 +277,7 @@ class TrainingImages:
     run: Run
     groups: Ints | None = None
     regions: dict[int, Regions] = field(default_factory=dict)
+    kept: KeptFits = field(default_factory=KeptFits)
 
     def image(self, k: int, rows: PixelRows | None = None) -> tuple[np.ndarray, Given]:
         """An image as the CRF sees it, and what there is beside it, with regions if `rows` have them."""
@@ -397,7 +409,7 @@ def _classify(
     fitted = {}
     for node in nodes:
         optional = {kind: chosen for kind, chosen in use.items() if kind in rows.kinds}
-        fitted[node] = _cross_fit(images, node, samples, kinds=rows.kinds, optional=optional)
+        fitted[node] = _cross_fit(images, node, samples, kinds=rows.kinds, optional=optional, stage=node)
         if len(nodes) > 1:
             run.say(f"--node {node}: cross-validated loss of pixels {fitted[node].loss:.4f}")
     node, first = min(fitted.items(), key=lambda item: item[1].loss)
@@ -417,7 +429,7 @@ def _classify(
             for (k, _), sample in zip(images.units, samples, strict=True)
         ]
         try:
-            second = _cross_fit(images, node, wider, beat=first.losses)
+            second = _cross_fit(images, node, wider, beat=first.losses, stage=f"{node} with context")
         except TimeOverError:
             run.say("the time is over, so pixels are classified without the predictions around them.")
             return PixelStage(rows, first.final), unseen, {}, first.loss
@@ -444,6 +456,7 @@ def _cross_fit(images: TrainingImages, node: str, samples: Sequence[Sample], **o
         class_weight=images.weights,
         groups=images.unit_groups,
         run=run,
+        kept=images.kept,
         **options,
     )
 

@@ -307,7 +307,7 @@ class ImageSegmenter(Params):
         self, read: InputReader, labels: list[np.ndarray], classes: Classes, run: Run
     ) -> tuple[ImagePipeline, dict[str, Any]] | None:
         """A model that is trained in seconds, where the time is limited or a better one takes long."""
-        resumes = run.checkpoint is not None and run.checkpoint.exists()
+        resumes = any(path is not None and path.exists() for path in (run.checkpoint, run.pixel_checkpoint))
         many = run.keep is not None and not resumes and sum(y.size for y in labels) > 2 * _FIRST_PIXELS
         if self._single_stage or not (many or self.minutes is not None):
             return None
@@ -465,10 +465,11 @@ def _fit_images(
         run.check_resumable(fit_marks(pipeline.model, digest))
     begun = time.monotonic()
     by_then = replace(run, until=begun + _PIXEL_SHARE * (run.until - begun))
-    training = TrainingImages(pipeline, read, small, weights, own, held, by_then, groups)
     regions = chosen.regions if chosen._may_see_regions and find_spec("skimage") is not None else chosen.regions or "no"
     nodes = tried_functions() if chosen.search or chosen.node == "auto" else (chosen._functions[0],)
-    examples, pixel_facts = two_stages(training, nodes, chosen.position, regions, chosen.pixels)
+    with run.kept_fits(digest) as kept:
+        training = TrainingImages(pipeline, read, small, weights, own, held, by_then, groups, kept=kept)
+        examples, pixel_facts = two_stages(training, nodes, chosen.position, regions, chosen.pixels)
     facts |= pixel_facts
     if chosen.search:
         names = [file.name for file in read.files]

@@ -295,8 +295,9 @@ def train(arguments: argparse.Namespace) -> None:
         pipeline.trained_on = file_digests(source)
         pipeline.save(arguments.out)
     # training that has begun with the same checkpoint meanwhile keeps it
-    with suppress(PotentiaError), Checkpoint(checkpoint) as done:
-        done.remove()
+    for path in filter(None, (checkpoint, run.pixel_checkpoint)):
+        with suppress(PotentiaError), Checkpoint(path) as done:
+            done.remove()
     seconds, history = time.perf_counter() - begun, getattr(pipeline.model, "history_", ())
     given = {_flag(name): str(value) for name, value in options.items()}
     card = {"facts": pipeline.facts(), "options": given, "decisions": decisions}

@@ -46,6 +46,31 @@ class TimeOverError(PotentiaError):
     """Training has no time left."""
 
 
+class KeptFits:
+    """Fitted functions and their losses by name, in a checkpoint's file if there is one."""
+
+    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+        self.done: dict[str, tuple[Potential, float]] = {}
+        self._checkpoint = checkpoint
+        state = None if checkpoint is None else checkpoint.load()
+        if state is not None:
+            for (name, saved), row in zip(state["potentials"].items(), state["history"], strict=True):
+                self.done[name] = Potential.from_state(*saved), row["objective"]
+
+    def fitted(self, name: str, fit: Callable[[], tuple[Potential, float]]) -> tuple[Potential, float]:
+        """The function of a name and its loss, fitted if it is not there yet."""
+        if name not in self.done:
+            self.done[name] = fit()
+            if self._checkpoint is not None:
+                losses = enumerate(loss for _, loss in self.done.values())
+                self._checkpoint.keep({
+                    "history": [{"iteration": k, "objective": loss, "seconds": 0.0} for k, loss in losses],
+                    "arrays": {},
+                    "potentials": {key: function.state() for key, (function, _) in self.done.items()},
+                })  # fmt: skip
+        return self.done[name]
+
+
 @dataclass
 class Run:
     """How to train, whatever the data.
@@ -100,10 +125,29 @@ class Run:
             with checkpoint:
                 checkpoint.load()
 
-    def _marked(self, marks: Sequence[str]) -> Checkpoint | None:
-        """The run's checkpoint with a mark of data and options; None if it has none."""
+    def _marked(self, marks: Sequence[str], path: Path | None = None) -> Checkpoint | None:
+        """The run's checkpoint, or another one, with a mark of data and options; None if it has none."""
         mark = digest_of([*marks, f"{self.validation} {self.seed}"])
-        return None if self.checkpoint is None else Checkpoint(self.checkpoint, mark)
+        return None if self.checkpoint is None else Checkpoint(path or self.checkpoint, mark)
+
+    @property
+    def pixel_checkpoint(self) -> Path | None:
+        """The file of classifiers of pixels, beside the checkpoint of the fit that follows them."""
+        return None if self.checkpoint is None else self.checkpoint.with_name(self.checkpoint.name + ".pixels")
+
+    @contextmanager
+    def kept_fits(self, digest: str) -> Iterator[KeptFits]:
+        """Where the fits of a stage before the CRF are kept; those of a killed run with the same data are in it."""
+        checkpoint = self._marked([digest], self.pixel_checkpoint)
+        with nullcontext() if checkpoint is None else checkpoint:
+            fits = KeptFits(checkpoint)
+            if fits.done:
+                self.say(f"resuming after {len(fits.done)} fits of pixels, from {self.pixel_checkpoint}")
+            try:
+                yield fits
+            finally:
+                if checkpoint is not None:
+                    checkpoint.flush()
 
     @contextmanager
     def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
