@@ -100,7 +100,7 @@ class ImageSegmenter(Params):
             `find_classes`.
         node, edge: functions of pixels (of `PIXEL_FUNCTIONS`; "auto" cross-validates those on filters) and of pairs;
             node None is boosting, with the papers' features where the learner can train it, else linear. edge None is
-            potts, and linear with the papers' features and where the learner cannot train potts.
+            potts, and linear with the papers' features, of superpixels and where the learner cannot train potts.
         learner: of `TRAINABLE`.
         iterations, epsilon, inference: see `make_learner`.
         class_weight: "balanced" (each class weighs the same in all), or numbers with commas between.
@@ -187,8 +187,7 @@ class ImageSegmenter(Params):
         if node is None:
             node = "boosting" if self.learner == "ilr" or not self._single_stage else "linear"
         if edge is None:
-            papers = self.feature_set == "papers"
-            edge = "linear" if papers or "potts" not in TRAINABLE[self.learner] else "potts"
+            edge = "linear" if self._single_stage or "potts" not in TRAINABLE[self.learner] else "potts"
         return node, edge
 
     def _check(self) -> None:

@@ -106,7 +106,7 @@ _OPTIONS = {
         _option("node", "images", "function of pixels (default: boosting)",
             choices=(*_FUNCTIONS, "forest", "lightgbm", "network", "auto")),
         _option("edge", "images",
-            "function of neighbours (default: potts; linear for the papers' features and margin)",
+            "function of neighbours (default: potts; linear for the papers' features, superpixels and margin)",
             choices=(*_FUNCTIONS, "potts")),
         _option("reduce", "images", "share of the sides to keep, such as 0.25", type=float, metavar="SHARE"),
         _option("superpixels", "images", "label about N regions, not pixels", type=whole_number(), metavar="N"),
