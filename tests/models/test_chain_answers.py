@@ -238,3 +238,13 @@ def test_sets_cover_what_they_say_over_splits(tmp_path):
     assert all(set(row[0]) == set(model.classes_) for row in model.predict_set(X[:2], 0.9999))
     with pytest.raises(pt.PotentiaError, match="sets need calibrate"):
         pt.ChainCRF().fit(X, y).predict_set(X)
+
+
+def test_labels_of_parts_are_compared_with_and_not_looked_at():
+    X, y = corpus(5, 12)
+    model = pt.ChainCRF(**options(None)).fit(X, y)
+    wrong = [[TAGS[(TAGS.index(label) + 1) % len(TAGS)] for label in row] for row in y]
+    parts = pt.parts([lambda: (X[:5], wrong[:5]), lambda: (X[5:], wrong[5:])])
+    assert model.predict(parts) == model.predict(X)
+    assert model.predict_marginals(parts) == model.predict_marginals(X)
+    assert model.score(parts) == model.score(X, wrong) < 0.5

@@ -352,10 +352,8 @@ class Trainer:
         log, event = self.logparser, self._event
         if not self.verbose or event is None or log is None:
             return
-        facts: dict[str, list[Any]] = {
-            "iteration": [dict(log.last_iteration or {})],
-            "featgen_progress": [log.featgen_percent],
-        }
+        info, percent = [dict(log.last_iteration or {})], [log.featgen_percent]
+        facts: dict[str, list[Any]] = {"iteration": info, "featgen_progress": percent}
         getattr(self, f"on_{event}")(log.last_log, *facts.get(event, []))
 
     def on_start(self, log: str, *facts: Any) -> None:

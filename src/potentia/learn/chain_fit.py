@@ -223,11 +223,8 @@ class ChainFit(Learner):
 
     def named(self, vector: Floats) -> ChainWeights:
         """A vector of all weights, taken apart."""
-        of_attributes, pairs, dense = self.layout.split(vector)
-        state_weights = of_attributes[self.layout.place]
-        return ChainWeights(
-            self.layout.features, self.layout.pair_features, state_weights, pairs.copy(), dense.copy()
-        )  # fmt: skip
+        layout, (state, pairs, dense) = self.layout, self.layout.split(vector)
+        return ChainWeights(layout.features, layout.pair_features, state[layout.place], pairs.copy(), dense.copy())
 
 
 def _best(found: Mapping[str, Floats], point: Floats, value: float) -> dict[str, Floats]:

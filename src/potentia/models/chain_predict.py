@@ -49,7 +49,7 @@ class ChainPredictor(ChainModel):
         return list(chain.from_iterable(self._by_part(X, self._predict, allowed)))
 
     def _by_part(
-        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[[Sequences], Any], allowed: Allowed = None
+        self, X: Iterable[Iterable[Token]] | Parts, method: Callable[..., Any], allowed: Allowed = None
     ) -> Iterable[Any]:
         """What a method gives for each part of the sequences, on the cluster if there is one; else they are one."""
         self._check_fitted()
@@ -57,15 +57,15 @@ class ChainPredictor(ChainModel):
         if allowed is not None:
             if isinstance(X, Parts):
                 raise PotentiaError("allowed needs sequences in memory, not parts.")
-            return [method(Sequences(X, allowed))]
+            return [method(Sequences(X), allowed)]
         if not isinstance(X, Parts) and current() is None:
             return [method(Sequences(X))]
         sources = X.sources if isinstance(X, Parts) else _held(X)
         return iterate_anywhere(partial(_apply, method), sources)
 
-    def _predict(self, given: Sequences) -> list[list[Any]]:
+    def _predict(self, given: Sequences, allowed: Allowed = None) -> list[list[Any]]:
         """Labels of sequences, by `decode`."""
-        encoded, threads = self._with_choices(given), thread_count(self.threads)
+        encoded, threads = self._with_choices(given, allowed), thread_count(self.threads)
         if self.decode == "mpm":
             mu, ptr = marginals(encoded, threads)[0], encoded.tokens.sequence_ptr
             numbers = likeliest_labels(ptr, mu, encoded.tables.allowed)
@@ -73,10 +73,10 @@ class ChainPredictor(ChainModel):
             numbers = best_labels(encoded, threads)
         return _split([self.classes_[k] for k in numbers.tolist()], encoded.tokens)
 
-    def _with_choices(self, given: Sequences) -> EncodedSequences:
-        """Sequences whose y says which labels are possible."""
+    def _with_choices(self, given: Sequences, allowed: Allowed) -> EncodedSequences:
+        """Sequences with the labels that are possible; their own labels, if any, are not looked at."""
         encoded = self._encoded(given)
-        return encoded._replace(choices=self._choices(given.y, encoded.tokens))
+        return encoded._replace(choices=self._choices(allowed, encoded.tokens))
 
     def predict_single(self, xseq: Iterable[Token]) -> list[Any]:
         """The labels of one sequence."""
@@ -88,9 +88,9 @@ class ChainPredictor(ChainModel):
         """The probability of every label of every token, as dictionaries; X and `allowed` are as in `predict`."""
         return list(chain.from_iterable(self._by_part(X, self._predict_marginals, allowed)))
 
-    def _predict_marginals(self, given: Sequences) -> list[list[dict[Any, float]]]:
+    def _predict_marginals(self, given: Sequences, allowed: Allowed = None) -> list[list[dict[Any, float]]]:
         """Marginals of every token as {label: probability}."""
-        encoded = self._with_choices(given)
+        encoded = self._with_choices(given, allowed)
         rows = marginals(encoded, thread_count(self.threads))[0].tolist()
         return _split([dict(zip(self.classes_, row, strict=True)) for row in rows], encoded.tokens)
 
@@ -106,7 +106,7 @@ class ChainPredictor(ChainModel):
         y may have None for any label and sets of labels, over which it sums; -inf where y is not possible.
         """
         self._check_fitted()
-        encoded, threads = self._with_choices(Sequences(X, allowed)), thread_count(self.threads)
+        encoded, threads = self._with_choices(Sequences(X), allowed), thread_count(self.threads)
         joint = _both(self._choices(y, encoded.tokens, "y"), encoded.choices)
         whole = marginals(encoded, threads)[1]
         part = marginals(encoded._replace(choices=joint), threads, feasible=False)[1]
