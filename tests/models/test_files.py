@@ -3,6 +3,8 @@
 import gzip
 import json
 import lzma
+import subprocess
+import sys
 import tracemalloc
 import warnings
 import zipfile
@@ -16,6 +18,7 @@ from sklearn.svm import SVC
 
 import potentia as pt
 import saved_models
+from potentia.base import saving
 from potentia.base.saving import Registered, file_kind, from_json, read_file, to_json, write_file
 from potentia_studies import baselines
 
@@ -286,3 +289,11 @@ def test_methods_declare_what_they_can_do(method):
     assert method.relaxed == (name == "LinearProgram")
     assert method.iterative == (name == "TRW")
     assert method.on_one_thread().threads == (1 if name == "TRW" else None)
+
+
+def test_every_structured_factor_of_a_file_is_found_by_a_process_that_has_not_used_it():
+    code = "from potentia.base.saving import Registered, find_class; print(find_class({!r}, Registered).__module__)"
+    for name in ("Cardinality", "PnPotts"):  # each in a process of its own, since one import brings all
+        found = subprocess.run([sys.executable, "-c", code.format(name)], capture_output=True, text=True)
+        assert found.stdout == "potentia.potentials.factors\n", found.stderr
+    assert {name for name, module in saving._LATE.items() if module.endswith("factors")} == set(pt.factors.__all__)

@@ -28,7 +28,10 @@ from .types import PotentiaError, check_type, enough_memory
 
 _CLASSES: dict[str, type[Registered]] = {}
 #: The library's own classes without a public name at the top, and their modules.
-_LATE = {"Network": "potentia.models.torch"}
+_LATE = {"Network": "potentia.models.torch"} | dict.fromkeys(
+    ["AllDifferent", "And", "AtMostOne", "Cardinality", "ExactlyOne", "Implies", "Or", "Parity", "PnPotts"],
+    "potentia.potentials.factors",
+)
 #: Keys of JSON objects that encode something other than a dictionary.
 _MARKS = ({"class", "options"}, {"mapping"}, {"function"})
 
