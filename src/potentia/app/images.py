@@ -56,17 +56,7 @@ from .image_stages import TrainingImages, two_stages
 from .pixel_functions import PIXEL_FUNCTIONS, check_torch, pixel_function, tried_functions
 from .pixel_values import Classes, find_classes, learn_intensity
 from .pixels import whole
-from .training import (
-    INFERENCE,
-    TRAINABLE,
-    Run,
-    TimeOverError,
-    check_pairs,
-    fit,
-    fit_marks,
-    make_learner,
-    make_potential,
-)
+from .training import TRAINABLE, Run, TimeOverError, check_pairs, fit, fit_marks, make_learner, make_potential
 
 __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
@@ -78,7 +68,7 @@ _FIRST_PIXELS = 20_000
 _WORDS = {
     "rare": ("void", "nearest", "keep"),
     "learner": tuple(TRAINABLE),
-    "inference": tuple(INFERENCE),
+    "inference": ("trw", "bp", "mean-field"),
     "feature_set": ("filters", "papers", "given"),
     "position": ("yes", "no"),
     "normalise": ("type", "set", "image"),
