@@ -116,7 +116,7 @@ class ImageSegmenter(Params):
         >>> rng = np.random.default_rng(0)
         >>> masks = [np.tile(np.arange(24) > 8 * k, (24, 1)).astype(np.uint8) for k in (1, 2)]
         >>> images = [(100 * mask + rng.integers(0, 60, (24, 24))).astype(np.uint8) for mask in masks]
-        >>> model = pt.ImageSegmenter(node="linear", iterations=5).fit(images, masks)
+        >>> model = pt.ImageSegmenter(node="linear", superpixels=40).fit(images, masks)
         >>> model.predict(images)[0].shape, model.predict_proba(images)[0].shape
         ((24, 24), (24, 24, 2))
     """
