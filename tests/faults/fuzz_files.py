@@ -35,6 +35,7 @@ import potentia as pt
 import saved_models
 from potentia.app.cli import main as main_command
 from potentia.app.image_files import read_image, read_mask
+from potentia.app.image_pipeline import ImagePipeline
 from potentia.app.table_files import read_table
 from potentia.base.saving import file_kind, read_file, write_file
 from potentia.base.schema import Array
@@ -223,14 +224,35 @@ def use_model(path):
     model = pt.load(path)
     repr(model)
     if isinstance(model, pt.CRF):
-        found = model.predict_marginals(saved_models.examples())
+        kinds = {*model.potentials_}
+        given = next(s for s in (dense(), groups(), saved_models.examples()) if kinds <= {*s[0].features})
+        found = model.predict_marginals(given)
         assert len(found) == 3
-        model.predict(saved_models.examples())
+        model.predict(given)
+        if hasattr(model, "calibration_"):
+            model.predict_set(given)
     elif isinstance(model, pt.ChainCRF):
         X = chains()[0]
         assert list(map(len, model.predict(X))) == list(map(len, X))
         model.predict_marginals(X)
         model.k_best(X, 2)
+        if model.calibration_ is not None:
+            model.predict_set(X)
+    elif isinstance(model, pt.SegmentCRF):
+        assert list(map(len, model.predict(chains()[0]))) == list(map(len, chains()[0]))
+        model.predict_marginals(chains()[0])
+        model.k_best(chains()[0], 2)
+    elif isinstance(model, pt.SequenceLabeller):
+        X = readings()[0] if isinstance(model.model_, pt.CRF) else words()[0]
+        assert list(map(len, model.predict(X))) == list(map(len, X))
+        model.predict_proba(X)
+    elif isinstance(model, pt.NodeClassifier):
+        X, y, edges = network()
+        assert len(model.predict(X, edges)) == len(y)
+    elif isinstance(model, ImagePipeline):
+        image = discs()[0][0]
+        assert model.predict(image).shape == image.shape[:2]
+        model.predict_marginals(image)
     elif hasattr(model, "features") and hasattr(model.features, "names"):
         model.predict([[["a", "cat", "the"]]])
     elif hasattr(model, "features"):
@@ -241,6 +263,8 @@ def use_model(path):
         model.decision_function(X)
         if hasattr(model, "labelling_loss"):
             model.labelling_loss(X, Y)
+        if model._held_out is not None:
+            model.predict_set(X)
 
 
 def chains():
@@ -249,10 +273,75 @@ def chains():
     return X, [["O", "B-X", "I-X"], ["B-X", "O"], ["O"]]
 
 
+def readings():
+    """Sequences of rows of numbers, and their labels."""
+    rng = np.random.default_rng(4)
+    y = [rng.integers(0, 3, 6) for _ in range(4)]
+    return [np.eye(3)[own] + rng.normal(size=(6, 3)) for own in y], [np.array(["a", "b", "c"])[own] for own in y]
+
+
+def network():
+    """Rows of numbers of the nodes of a ring, their labels and edges."""
+    rng = np.random.default_rng(5)
+    y = np.repeat([0, 1], 10)
+    edges = np.column_stack([np.arange(20), np.arange(1, 21) % 20])
+    return np.column_stack([y, y]) + rng.normal(size=(20, 2)), y, edges
+
+
+def discs():
+    """Images and masks."""
+    rng = np.random.default_rng(6)
+    rows, columns = np.indices((12, 13))
+    masks = [((rows - k) ** 2 + (columns - 6) ** 2 < 15) * 7 for k in (4, 6, 7)]
+    images = [np.clip(90 + 12 * mask[..., None] + rng.normal(0, 30, (12, 13, 3)), 0, 255) for mask in masks]
+    return [image.astype(np.uint8) for image in images], masks
+
+
+def dense():
+    """Small grids with features of the dense term."""
+    rng = np.random.default_rng(8)
+    graph = pt.Graph([2] * 6, {"node": np.arange(6)[:, None]})
+    labels = [rng.integers(0, 2, 6) for _ in range(3)]
+    return [
+        pt.Example(graph, {"node": y[:, None] + rng.normal(size=(6, 1)), "dense": rng.normal(size=(6, 2))}, y)
+        for y in labels
+    ]
+
+
+def groups():
+    """Five variables in two groups, whose scores depend on how many are on."""
+    rng = np.random.default_rng(9)
+    regions = {"node": np.arange(5)[:, None], "group": [[0, 1, 2], [2, 3, 4]]}
+    graph, labels = pt.Graph([2] * 5, regions), [rng.integers(0, 2, 5) for _ in range(3)]
+    return [
+        pt.Example(graph, {"node": y[:, None] + rng.normal(size=(5, 1)), "group": np.ones((2, 1))}, y) for y in labels
+    ]
+
+
+def spans():
+    """Sequences of tokens, and their segments."""
+    return chains()[0], [[(0, 1, "O"), (1, 3, "X")], [(0, 1, "X")], []]
+
+
 def make_models(folder):
     """The models of `saved_models`, and those of other classes."""
     saved_models.make(folder)
     X, Y = saved_models.rows()
+    pt.LMSBN(0.1).fit(X, Y).calibrate(X, Y).save(folder / "lmsbn-sets")
+    pt.SegmentCRF(c2=0.1, scheme="BIO").fit(*chains()).save(folder / "segments")
+    pt.ChainCRF(c2=0.1).fit(*chains()).calibrate(*chains()).save(folder / "chain-sets")
+    pt.SequenceLabeller("linear").fit(*readings()).save(folder / "readings")
+    pt.SequenceLabeller("linear").fit(*words()).save(folder / "words")
+    some, y, edges = network()
+    pt.NodeClassifier("mlp").fit(some, edges, y).save(folder / "nodes")
+    quick = {"node": "linear", "iterations": 5}
+    pt.ImageSegmenter(**quick, edge="constant").fit(*discs()).save(folder / "image")
+    pt.ImageSegmenter(**quick, superpixels=20).fit(*discs()).save(folder / "superpixels")
+    risk = pt.MarginalRisk("univariate_logistic", pt.MeanField(iterations=5, tol=0), iterations=3)
+    model = pt.CRF({"node": pt.Linear(), "dense": pt.DenseGaussian()}, risk).fit(dense())
+    model.calibrate(dense()).save(folder / "dense")
+    factors = {"node": pt.Linear(), "group": pt.factors.Cardinality()}
+    pt.CRF(factors, pt.IteratedLogistic(iterations=1)).fit(groups()).save(folder / "groups")
     baselines.ThresholdClassifier(pt.LMSBN(0.1), cv=2).fit(X, Y).save(folder / "thresholds")
     baselines.ChainSSVM(passes=2, tol=1.0).fit(X, Y).save(folder / "ssvm")
     baselines.ClassifierChain().fit(X, Y).save(folder / "chain")
@@ -275,6 +364,7 @@ def make_checkpoints(folder):
     fits = {
         "lmsbn": lambda path: pt.LMSBN(0.1).fit(X, Y, checkpoint=path),
         "chain-crf": lambda path: pt.ChainCRF(c2=0.1, max_iterations=4, delta=0.0).fit(*chains(), checkpoint=path),
+        "segments": lambda path: pt.SegmentCRF(0.1, max_iterations=4, delta=0.0).fit(*spans(), checkpoint=path),
         "lmbm": lambda path: pt.LMBM(1e-4, passes=200, tol=1e-14).fit(X, Y, checkpoint=path),
     }
     often, base._EVERY = base._EVERY, -1.0
@@ -289,6 +379,7 @@ def make_checkpoints(folder):
         "warm": pt.MarginalRisk("univariate_logistic", pt.TRW(), iterations=3, gradient="implicit"),
         "gibbs": pt.MarginalRisk("surrogate_likelihood", pt.Gibbs(samples=5, burn_in=2, seed=0), iterations=3),
         "margin": pt.MaxMargin(iterations=3, inference=pt.Exact()),
+        "dense": pt.MarginalRisk("univariate_logistic", pt.MeanField(iterations=5, tol=0), iterations=3),
         "slack": pt.MaxMargin(iterations=3, inference=pt.Exact(), solver="one_slack"),
     }
     for name, learner in learners.items():
@@ -433,8 +524,11 @@ def checkpoint_jobs(path, fit):
 
 
 def fit_crf(learner, path, callback=None):
-    potentials = {kind: pt.Linear() for kind in ("node", "edge", "triple")}
-    pt.CRF(potentials, learner).fit(saved_models.examples(), checkpoint=path, callback=callback)
+    if isinstance(getattr(learner, "inference", None), pt.MeanField):
+        potentials, examples = {"node": pt.Linear(), "dense": pt.DenseGaussian()}, dense()
+    else:
+        potentials, examples = {kind: pt.Linear() for kind in ("node", "edge", "triple")}, saved_models.examples()
+    pt.CRF(potentials, learner).fit(examples, checkpoint=path, callback=callback)
 
 
 def interrupt(history):
@@ -485,7 +579,7 @@ def outcome_of(target, use):
         target.unlink(missing_ok=True)
 
 
-def campaign(trials, seed, keep=None):
+def campaign(trials, seed, only=""):
     """Outcomes of so many trials, and the failures."""
     counts, failures = Counter(), []
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
@@ -500,6 +594,7 @@ def campaign(trials, seed, keep=None):
         jobs += [(data / name, use) for name, use in make_data(data).items()]
         for path, use in jobs:
             use(path)
+        jobs = [(path, use) for path, use in jobs if re.search(only, str(path.relative_to(name)))]
         edited = set()
         for path, use in jobs:
             for edit, altered in () if path.suffix in (*TEXTS, *BYTES) else index_edits(path):
@@ -529,12 +624,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="a part of the names of the files")
     parser.add_argument("--gigabytes", type=float, default=8.0)
     options = parser.parse_args()
     limit = int(options.gigabytes * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGALRM, overtime)
-    counts, failures = campaign(options.trials, options.seed)
+    counts, failures = campaign(options.trials, options.seed, options.only)
     for (folder, name, outcome), n in sorted(counts.items()):
         print(f"{folder:12} {name:12} {outcome:12} {n:6}")
     print("\n".join(failures))
