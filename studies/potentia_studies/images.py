@@ -14,7 +14,7 @@ from potentia.app.image_stages import n_drawn
 from potentia.app.images import train
 from potentia.app.report.rows import Cell, Column, Row, Table, grid
 from potentia.app.training import Run
-from potentia.metrics import boundary_counts, confusion_matrix, segmentation_scores
+from potentia.metrics import Calibration, boundary_counts, confusion_matrix, segmentation_scores
 
 from . import public_sets
 from .study import Rows, Study
@@ -46,7 +46,14 @@ SETS = {
         lambda split: public_sets.stanford_backgrounds(split=split), public_sets.BACKGROUND_CLASSES, (80, 40), (6, 3)
     ),
 }
-METHODS = ("potentia", "forest", "lightgbm")
+#: What the command is told, by method; "potentia" is its default.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "potentia": {},
+    "filters": {"regions": "no"},
+    "superpixels": {"superpixels": 300},
+    "papers": {"feature_set": "papers"},
+}
+METHODS = (*OPTIONS, "forest", "lightgbm")
 #: Draws of images for an interval.
 _DRAWS = 10_000
 
@@ -66,18 +73,21 @@ def _spaced(pictures: Images, n: int) -> Images:
 def run(cell: Cell, data: ImageSet) -> Row:
     """Train, predict every test image, and score."""
     begun = time.process_time()
-    if cell["method"] == "potentia":
-        predict, facts = _command(data, cell["quick"], cell["seed"])
+    if cell["method"] in OPTIONS:
+        predict, facts = _command(data, cell["quick"], cell["seed"], **OPTIONS[cell["method"]])
     else:
         predict, facts = _filters_and(cell["method"], data, cell["quick"], cell["seed"])
     seconds = time.process_time() - begun
     n, predicting, wrong, known = len(data.classes), 0.0, list[int](), list[int]()
     seen = sum(n_drawn(_limit(cell["quick"]), n))
     confusion, boundary = np.zeros((n, n), dtype=np.int64), np.zeros((n, 4), dtype=np.int64)
+    calibration = Calibration()
     for labelled in data.test:
         begun = time.process_time()
-        found, truth = predict(labelled.image), labelled.labels.astype(np.int64)
+        probabilities, truth = predict(labelled.image), labelled.labels.astype(np.int64)
         predicting += time.process_time() - begun
+        found = probabilities.argmax(axis=-1)
+        calibration.add(truth, probabilities)
         wrong.append(int(np.sum((found != truth) & (truth >= 0))))
         known.append(int(np.sum(truth >= 0)))
         confusion += confusion_matrix(truth, found, n)
@@ -87,6 +97,7 @@ def run(cell: Cell, data: ImageSet) -> Row:
     return {
         **kept,
         **facts,
+        "calibration_error": calibration.error(),
         "training_seconds": seconds,
         "seconds_per_megapixel": 1e6 * predicting / sum(labelled.labels.size for labelled in data.test),
         "wrong_pixels": wrong,
@@ -101,8 +112,10 @@ def _limit(quick: bool) -> int | None:
     return 20_000 if quick else None
 
 
-def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
-    """What `potentia train` does with its defaults, from files."""
+def _command(
+    data: ImageSet, quick: bool, seed: int, **options: Any
+) -> tuple[Callable[[np.ndarray], Any], dict[str, Any]]:
+    """What `potentia train` does with its defaults or a few options, from files: it predicts marginals."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as name:
@@ -114,10 +127,18 @@ def _command(data: ImageSet, quick: bool, seed: int) -> tuple[Callable[[np.ndarr
             mask = np.where(labelled.labels < 0, 255, labelled.labels).astype(np.uint8)
             Image.fromarray(mask).save(folder / "masks" / f"{labelled.name}.png")
         pipeline, facts = train(
-            folder / "images", folder / "masks", void="255", pixels=_limit(quick), run=Run(seed=seed)
+            folder / "images", folder / "masks", void="255", pixels=_limit(quick), run=Run(seed=seed), **options
         )
-    codes = np.array(pipeline.classes.codes)
-    return lambda image: codes[pipeline.predict(image)], {"pixel_loss": facts["pixel_loss"]}
+    regions = pipeline.pixels is not None and pipeline.pixels.rows.regions
+    kept = {"pixel_loss": facts.get("pixel_loss"), "regions": regions}
+    return lambda image: _spread(pipeline.predict_marginals(image), pipeline.classes.codes, len(data.classes)), kept
+
+
+def _spread(probabilities: np.ndarray, classes: Sequence[int], n: int) -> np.ndarray:
+    """Probabilities of `classes` among those of all n: zero for classes that no training image has."""
+    spread = np.zeros((*probabilities.shape[:-1], n))
+    spread[..., classes] = probabilities
+    return spread
 
 
 def _filters_and(
@@ -149,7 +170,12 @@ def _filters_and(
     else:
         model = LGBMClassifier(random_state=seed, verbosity=-1)
     model.fit(np.concatenate(x), np.concatenate(y))
-    return lambda image: model.predict(rows(image)).reshape(image.shape[:2]), {}
+
+    def predict(image: np.ndarray) -> np.ndarray:
+        found = model.predict_proba(rows(image)).reshape(*image.shape[:2], -1)
+        return _spread(found, model.classes_, len(data.classes))
+
+    return predict, {}
 
 
 def difference_interval(row: Row, other: Row) -> tuple[float, float, float]:
@@ -174,6 +200,7 @@ def tables(rows: Rows) -> list[Table]:
         Column("mean IoU", "test_mean_iou", number),
         Column("mean F1", "test_mean_f1", number),
         Column("boundary F1", "test_mean_boundary_f1", number),
+        Column("calibration error", "calibration_error", "{:.3f}".format),
         Column("processor seconds of training", "training_seconds", "{:.0f}".format),
         Column("of prediction, per megapixel", "seconds_per_megapixel", "{:.1f}".format),
     ]
