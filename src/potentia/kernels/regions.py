@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import namedtuple
 
 import numpy as np
@@ -68,27 +67,46 @@ def sweep_regions(g, units, damping, write):
 def residual_regions(g, units, priority, reach_ptr, reach, damping):
     """As many updates as there are `units`, always of the one whose surroundings changed most since its own.
 
-    priority, reach_ptr, reach are indexed by position in `units`. A heap finds the largest priority, the first of equal
-    ones: an update costs its own work plus a logarithm for each unit it reaches.
+    priority, reach_ptr, reach are indexed by position in `units`. A tournament tree finds the largest priority:
+    an update costs its own work plus the logarithm of the number of units for each unit it reaches.
     """
-    heap = [(-priority[k], k) for k in range(units.size)]
-    heapq.heapify(heap)
+    n, leaves = units.size, 1
+    while leaves < n:
+        leaves *= 2
+    winner = np.full(2 * leaves, -1, dtype=np.int64)
+    for k in range(n):
+        winner[leaves + k] = k
+    for node in range(leaves - 1, 0, -1):
+        winner[node] = _winner(priority, winner[2 * node], winner[2 * node + 1])
     one = np.empty(1, dtype=np.int64)
     empty = -1
-    for _ in range(units.size):
-        key, k = heapq.heappop(heap)
-        while key != -priority[k]:  # a priority of before
-            key, k = heapq.heappop(heap)
+    for _ in range(n):
+        k = winner[1]
         one[0] = units[k]
         change, none_left = sweep_regions(g, one, damping, True)
         priority[k] = damping * change  # what a damped update leaves to do
-        heapq.heappush(heap, (-priority[k], k))
+        _replay(priority, winner, leaves + k)
         for j in range(reach_ptr[k], reach_ptr[k + 1]):
             if priority[reach[j]] < change:
                 priority[reach[j]] = change
-                heapq.heappush(heap, (-change, reach[j]))
+                _replay(priority, winner, leaves + reach[j])
         empty = max(empty, none_left)
     return empty
+
+
+@njit(**KERNEL)
+def _winner(priority, left, right):
+    """The unit of the larger priority, the first of equal ones; -1 is none."""
+    return left if right < 0 or priority[left] >= priority[right] else right
+
+
+@njit(**KERNEL)
+def _replay(priority, winner, leaf):
+    """Put right the matches above a leaf whose priority changed."""
+    node = leaf // 2
+    while node > 0:
+        winner[node] = _winner(priority, winner[2 * node], winner[2 * node + 1])
+        node //= 2
 
 
 @njit(**KERNEL)
