@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,9 @@ class TimeOverError(PotentiaError):
 class KeptFits:
     """Fitted functions and their losses by name, in a checkpoint's file if there is one."""
 
-    def __init__(self, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint | None = None, state: Mapping[str, Any] | None = None) -> None:
         self.done: dict[str, tuple[Potential, float]] = {}
         self._checkpoint = checkpoint
-        state = None if checkpoint is None else checkpoint.load()
         if state is not None:
             for (name, saved), row in zip(state["potentials"].items(), state["history"], strict=True):
                 self.done[name] = Potential.from_state(*saved), row["objective"]
@@ -120,15 +119,25 @@ class Run:
 
     def check_resumable(self, marks: Sequence[str]) -> None:
         """Refuse a checkpoint that is damaged or of other data or options, before work that comes first."""
-        checkpoint = self._marked(marks)
-        if checkpoint is not None:
-            with checkpoint:
-                checkpoint.load()
+        with self._opened(self.checkpoint, marks):
+            pass
 
-    def _marked(self, marks: Sequence[str], path: Path | None = None) -> Checkpoint | None:
-        """The run's checkpoint, or another one, with a mark of data and options; None if it has none."""
-        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
-        return None if self.checkpoint is None else Checkpoint(path or self.checkpoint, mark)
+    @contextmanager
+    def _opened(
+        self, path: Path | None, marks: Sequence[str]
+    ) -> Iterator[tuple[Checkpoint | None, Mapping[str, Any] | None]]:
+        """A checkpoint with a mark of data and options, and its state if it has one; None without a path.
+
+        What it holds in the end is written.
+        """
+        if path is None:
+            yield None, None
+            return
+        with Checkpoint(path, digest_of([*marks, f"{self.validation} {self.seed}"])) as checkpoint:
+            try:
+                yield checkpoint, checkpoint.load()
+            finally:
+                checkpoint.flush()
 
     @property
     def pixel_checkpoint(self) -> Path | None:
@@ -138,16 +147,11 @@ class Run:
     @contextmanager
     def kept_fits(self, digest: str) -> Iterator[KeptFits]:
         """Where the fits of a stage before the CRF are kept; those of a killed run with the same data are in it."""
-        checkpoint = self._marked([digest], self.pixel_checkpoint)
-        with nullcontext() if checkpoint is None else checkpoint:
-            fits = KeptFits(checkpoint)
+        with self._opened(self.pixel_checkpoint, [digest]) as opened:
+            fits = KeptFits(*opened)
             if fits.done:
                 self.say(f"resuming after {len(fits.done)} fits of pixels, from {self.pixel_checkpoint}")
-            try:
-                yield fits
-            finally:
-                if checkpoint is not None:
-                    checkpoint.flush()
+            yield fits
 
     @contextmanager
     def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
@@ -155,9 +159,7 @@ class Run:
 
         A checkpoint of other data or options is refused.
         """
-        checkpoint = self._marked(marks)
-        with nullcontext() if checkpoint is None else checkpoint:
-            state = None if checkpoint is None else checkpoint.load()
+        with self._opened(self.checkpoint, marks) as (checkpoint, state):
             if state is not None:
                 done = f"after iteration {len(state['history'])}, " if state["history"] else ""
                 self.say(f"resuming {done}from {self.checkpoint}")
