@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from scipy import ndimage
-from scipy.special import log_softmax
 
 from ..base.progress import note
 from ..base.types import Ints, PotentiaError, prefixed
 from ..features.image import n_around
 from ..features.pixels import filter_planes, filter_reach, n_filters
+from ..models import cross_fit
 from ..potentials import Potential
 from .image_files import Given
 
@@ -47,21 +47,22 @@ def window_size(window: Window) -> tuple[int, ...]:
     return tuple(part.stop - part.start for part in window)
 
 
+def _cut(first: int, end: int, count: int) -> list[slice]:
+    """A range cut into `count` parts of about equal length."""
+    cuts = np.linspace(first, end, count + 1).round().astype(int).tolist()
+    return [slice(a, b) for a, b in itertools.pairwise(cuts)]
+
+
 def tiles(window: Window, side: int) -> list[Window]:
     """A window cut into windows of about equal sides, at most `side`."""
-    axes = []
-    for part in window:
-        length = part.stop - part.start
-        cuts = np.linspace(part.start, part.stop, -(-length // side) + 1).round().astype(int)
-        axes.append([slice(int(a), int(b)) for a, b in itertools.pairwise(cuts)])
+    axes = (_cut(part.start, part.stop, -((part.start - part.stop) // side)) for part in window)
     return list(itertools.product(*axes))
 
 
 def bands(size: Sequence[int], count: int) -> list[Window]:
     """An image cut along its first axis into `count` parts, or fewer where it has fewer than two rows for each."""
     count = max(1, min(count, size[0] // 2))
-    cuts = np.linspace(0, size[0], count + 1).round().astype(int)
-    return [(slice(int(a), int(b)), *whole(size[1:])) for a, b in itertools.pairwise(cuts)]
+    return [(rows, *whole(size[1:])) for rows in _cut(0, size[0], count)]
 
 
 def draw_window(window: Window, n_pixels: int, known: np.ndarray, rng: np.random.Generator) -> Window:
@@ -258,14 +259,11 @@ class PixelRows:
 
 #: Features of an image up to this many bytes are kept between the two classifiers.
 _KEPT_BYTES = 5e8
-#: Log-probabilities are at least this.
-_LEAST = np.log(1e-4)
 
 
 def log_probabilities(function: Potential, x: np.ndarray) -> np.ndarray:
     """Log-probabilities (n, n_classes) in float32 of pixels."""
-    scores = log_softmax(function.scores(x, trusted=True), axis=1)
-    return np.maximum(scores, _LEAST).astype(np.float32)
+    return cross_fit.log_probabilities(function.scores(x, trusted=True)).astype(np.float32)
 
 
 @dataclass
