@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.types import Ints, PotentiaError, shown, warn_caller
-from .image_files import Mask, code_colours
+from .image_files import Mask, code_colours, colour_codes
 
 #: "type": unsigned integers divided by the largest of their type; "set": the range of the training images becomes
 #: [0, 1]; "image": the range of each image does.
@@ -233,18 +233,16 @@ class Classes:
             raise PotentiaError(f"{path}: the mask holds {has}, but the classes are {wants}.")
         if self.nearest:
             return self._nearest_class(mask)
-        known = np.array([*self.codes, *self.void, -1])
-        number = np.array([*range(len(self.codes)), *[-1] * (len(self.void) + 1)])
-        order = np.argsort(known)
+        number = dict.fromkeys([*self.void, -1], -1) | {code: k for k, code in enumerate(self.codes)}
         values, where = np.unique(mask.codes, return_inverse=True)
-        place = np.minimum(np.searchsorted(known, values, sorter=order), len(known) - 1)
-        strange = values[known[order[place]] != values]
+        strange = values[~np.isin(values, list(number))]
         if strange.size:
             shown = show_code(int(strange[0]), self.coloured)
             classes = ", ".join(show_code(code, self.coloured) for code in self.codes[:12])
             raise PotentiaError(f"{path}: the value {shown} is not a class; classes are {classes}.")
         self._check_palette(mask, values, path)
-        return number[order[place]][where].reshape(mask.codes.shape)
+        labels = np.array([number[value] for value in values.tolist()], dtype=np.int64)
+        return labels[where].reshape(mask.codes.shape)
 
     def _nearest_class(self, mask: Mask) -> Ints:
         """The class of the nearest value, or colour, of every pixel; -1 where a value is void."""
@@ -374,9 +372,8 @@ def _doubtful(masks: Sequence[Mask], values: Ints) -> list[int]:
     for mask in masks:
         codes = mask.codes
         present, count = np.unique(codes, return_counts=True)
-        place = np.minimum(np.searchsorted(values, present), len(values) - 1)
-        known = values[place] == present
-        counts[place[known]] += count[known]
+        known = np.isin(present, values)
+        counts[np.searchsorted(values, present[known])] += count[known]
         corner = codes[..., :-1, :-1]
         others = (codes[..., 1:, :-1], codes[..., :-1, 1:], codes[..., 1:, 1:])
         block = np.unique(corner[np.logical_and.reduce([corner == other for other in others])])
@@ -437,13 +434,11 @@ def _colour(number: int, code: int, coloured: bool, palette: list[int] | None) -
     painted = _painted(palette, code)
     if painted is not None:
         return painted
-    r, g, b = (round(255 * v) for v in colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95))
-    return r << 16 | g << 8 | b
+    return int(colour_codes(np.rint(255 * np.array(colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, 0.75, 0.95)))))
 
 
 def _painted(palette: list[int] | None, code: int) -> int | None:
     """The colour of a value in a palette [r, g, b, ...], if it has one."""
     if palette is None or len(palette) < 3 * code + 3:
         return None
-    r, g, b = palette[3 * code : 3 * code + 3]
-    return r << 16 | g << 8 | b
+    return int(colour_codes(np.array(palette[3 * code : 3 * code + 3])))
