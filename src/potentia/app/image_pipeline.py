@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,7 +54,7 @@ from .pixels import TILE_SIDES, PixelRows, PixelStage, Window, blend, whole, win
 from .table_files import write_table
 
 if TYPE_CHECKING:
-    from .pixel_network import AnyStage, NetworkStage
+    from .pixel_network import AnyStage
 
 #: Images whose tables have more entries than this are predicted in tiles, which overlap by `_OVERLAP` pixels a side.
 _MOST_ENTRIES = 16_000_000
@@ -143,9 +144,11 @@ class ImagePipeline(Pipeline):
         stage: AnyStage | None = None
         if settings["rows"] is not None:
             rows = PixelRows(**settings["rows"])
-            stage = (
-                _networks(rows, content, arrays) if "networks" in content else PixelStage.restore(rows, content, arrays)
-            )
+            kind: type[AnyStage] = PixelStage
+            if "networks" in content:
+                check_torch()
+                kind = import_module(".pixel_network", __package__).NetworkStage
+            stage = kind.restore(rows, content, arrays)
         return cls(
             CRF.from_state(content, own),
             Classes(**settings["classes"]),
@@ -245,12 +248,7 @@ class ImagePipeline(Pipeline):
         self, image: np.ndarray, features: np.ndarray | None = None, probabilities: np.ndarray | None = None
     ) -> Ints:
         """Class numbers (*size) of an image (h, w) or (h, w, channels)."""
-        if self.by_marginals:
-            return self.predict_marginals(image, features, probabilities).argmax(axis=-1)
-        states = np.eye(len(self.classes))
-        given = Given(features, probabilities)
-        one_hot = self._spread(image, given, lambda seen: [states[y] for y in self.model.predict(seen)])
-        return one_hot.argmax(axis=-1)
+        return self._labels(image, Given(features, probabilities), soft=False)[0]
 
     @property
     def by_marginals(self) -> bool:
@@ -367,10 +365,12 @@ class ImagePipeline(Pipeline):
 
     def _labels(self, image: np.ndarray, given: Given, soft: bool) -> tuple[Ints, Floats | None]:
         """Class numbers, and marginals where requested or where the former come from them."""
-        table = self.predict_marginals(image, *given[:2]) if soft or self.by_marginals else None
-        if table is None or not self.by_marginals:
-            return self.predict(image, *given[:2]), table
-        return table.argmax(axis=-1), table
+        table = self._spread(image, given, self.model.predict_marginals) if soft or self.by_marginals else None
+        if table is not None and self.by_marginals:
+            return table.argmax(axis=-1), table
+        states = np.eye(len(self.classes))
+        one_hot = self._spread(image, given, lambda seen: [states[y] for y in self.model.predict(seen)])
+        return one_hot.argmax(axis=-1), table
 
     def evaluate_files(
         self,
@@ -460,14 +460,6 @@ class ImagePipeline(Pipeline):
     def detail_tables(self, facts: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Scores per class, the confusion matrix and the reliability curve."""
         return score_tables(facts)
-
-
-def _networks(rows: PixelRows, content: Mapping[str, Any], arrays: Mapping[str, Any]) -> NetworkStage:
-    """Networks of a file; the module that has them needs PyTorch."""
-    check_torch()
-    from .pixel_network import NetworkStage
-
-    return NetworkStage.restore(rows, content, arrays)
 
 
 def _read_truth(classes: Classes, mask: ImageFile, image: np.ndarray) -> Ints:

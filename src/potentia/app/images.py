@@ -212,10 +212,6 @@ class ImageSegmenter(Params):
                 self.feature_set == "given" and self.features is None,
                 "--feature-set given takes the features in --features, which is missing.",
             ),
-            *(
-                (choice not in (None, "yes", "no"), f"{name} must be 'yes', 'no' or None, not {choice!r}.")
-                for name, choice in (("position", self.position), ("regions", self.regions))
-            ),
             (
                 self.regions == "yes" and not self._may_see_regions,
                 "--regions goes with filters of images: leave out --stacks volumes, --superpixels, --probabilities and "
