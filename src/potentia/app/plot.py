@@ -20,6 +20,7 @@ from ..base.types import (
     whole_numbers,
 )
 from ..features.example import Example
+from ..graph.builders import grid_edges
 from ..graph.structure import Graph
 from ..inference.base import Result
 from ..learn.data import checked_examples
@@ -37,19 +38,12 @@ def _grid(n: int, pairs: Ints) -> Floats | None:
     of_first = np.unique(pairs[pairs[:, 0] == 0, 1])
     given = {tuple(sorted(pair)) for pair in pairs.tolist()}
     for width in dict.fromkeys([n, *of_first.tolist()]):
-        if n % width == 0:
-            index = np.arange(n).reshape(-1, width)
-            straight = _joined([(index[:, :-1], index[:, 1:]), (index[:-1], index[1:])])
-            diagonal = _joined([(index[:-1, :-1], index[1:, 1:]), (index[:-1, 1:], index[1:, :-1])])
-            if given in (straight, straight | diagonal):
+        for neighbours in (4, 8) if n % width == 0 else ():
+            edges, _ = grid_edges((n // width, width), neighbours)
+            if given == {tuple(sorted(pair)) for pair in edges.tolist()}:
                 down, right = np.divmod(np.arange(n), width)
                 return np.stack([right, -down], axis=1).astype(float)
     return None
-
-
-def _joined(ends: list[tuple[Ints, Ints]]) -> set[tuple[int, ...]]:
-    """All pairs (a, b) of corresponding entries."""
-    return {pair for a, b in ends for pair in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)}
 
 
 def _forest(n: int, pairs: Ints) -> Placement | None:
@@ -340,9 +334,8 @@ def _layout(g: Graph) -> Placement:
         raise PotentiaError(f"a graph of {n} variables needs positions to be drawn, unless it is a grid or a tree.")
     ties = np.zeros((n, n))
     for scopes in g.scopes.values():
-        for i in range(scopes.shape[1]):
-            for j in range(i):
-                ties[scopes[:, i], scopes[:, j]] = ties[scopes[:, j], scopes[:, i]] = 1.0
+        ties[scopes[:, :, None], scopes[:, None]] = 1.0
+    np.fill_diagonal(ties, 0.0)
     return springs(ties), _NO_ROOTS
 
 
