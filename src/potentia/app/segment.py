@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..base.saving import digest_of
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, entropies, plain_array, whole_numbers
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, plain_array, whole_numbers
 from ..features.colour import resize, upsample_marginals
 from ..features.image import reduced_size
 from ..features.pixels import edge_features
@@ -21,6 +21,7 @@ from .image_files import Given, Mask, read_image
 from .image_pipeline import BOUNDARY, ImagePipeline, grid
 from .pixel_values import Intensity, find_classes, learn_intensity
 from .pixels import PixelRows, PixelStage, log_probabilities, whole
+from .refine import Refinement
 
 #: Images of more pixels than this are reduced for the CRF; labels are at full size.
 _MAX_PIXELS = 1_000_000
@@ -35,8 +36,8 @@ _PAIR_FEATURES, _SIMILARITY = 11, 2
 
 
 @dataclass(frozen=True, eq=False)
-class Segmentation:
-    """What `segment` finds.
+class Segmentation(Refinement):
+    """What `segment` finds; its entropy shows where strokes help most.
 
     Attributes:
         labels: (h, w), values of the strokes.
@@ -45,15 +46,9 @@ class Segmentation:
         model: predicts other images; `model.save(path)` writes it for `potentia predict`.
     """
 
-    labels: Ints
-    probabilities: Floats
     classes: Ints
     model: ImagePipeline = field(repr=False)
     memory: Memory = field(repr=False)
-
-    def entropy(self) -> Floats:
-        """How uncertain each pixel is (h, w), in nats: strokes help most where it is large."""
-        return entropies(self.probabilities)
 
 
 @dataclass(frozen=True, eq=False)

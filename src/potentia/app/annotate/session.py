@@ -65,7 +65,6 @@ class Labelling:
     next (x, y, radius), the model, seconds; or a sentence that says why there is nothing.
     """
 
-    number: int
     version: int
     message: str = ""
     labels: np.ndarray | None = None
@@ -316,17 +315,17 @@ class Session:
         try:
             found = self._segmented(number, pixels, marks)
         except PotentiaError as error:
-            return Labelling(number, version, str(error))
+            return Labelling(version, str(error))
         except Exception as error:  # the thread must live on, and the page say what happened
-            return Labelling(number, version, f"The fit failed ({type(error).__name__}: {error}).")
+            return Labelling(version, f"The fit failed ({type(error).__name__}: {error}).")
         if found is None:
-            return Labelling(number, version, "Draw strokes of at least two classes.")
+            return Labelling(version, "Draw strokes of at least two classes.")
         probabilities, classes, model = found
         labels = classes[probabilities.argmax(axis=-1)].astype(np.uint8)
         p = np.maximum(probabilities, 1e-12)
         unsure = np.clip(-(p * np.log(p)).sum(axis=-1) / np.log(p.shape[-1]), 0.0, 1.0)
         seconds = time.perf_counter() - begun
-        return Labelling(number, version, "", labels, unsure, _place_to_draw(unsure, marks), model, seconds)
+        return Labelling(version, "", labels, unsure, _place_to_draw(unsure, marks), model, seconds)
 
     def _segmented(
         self, number: int, pixels: np.ndarray, marks: np.ndarray
