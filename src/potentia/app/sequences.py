@@ -16,7 +16,7 @@ import numpy as np
 from ..base.files import naming
 from ..base.saving import digest_of
 from ..base.schema import FLAG, TEXT, Count, Items, Named, Schema
-from ..base.types import Ints, PotentiaError, warn_caller
+from ..base.types import Ints, PotentiaError, is_number, warn_caller
 from ..features.parts import Loaded, Parts
 from ..features.schemes import SCHEMES, TagCounts, count_tags, scheme_breaks
 from ..features.tokens import (
@@ -399,17 +399,8 @@ def _number_columns(sentences: Sequence[Any]) -> Iterator[int]:
     for column in range(1, len(sentences[0]) - 1 if sentences else 0):
         values = [value for sentence in sentences for value in sentence[column]]
         different = len(set(values))
-        if different >= max(_MANY_NUMBERS, _DIFFERENT * len(values)) and all(map(_is_number, values)):
+        if different >= max(_MANY_NUMBERS, _DIFFERENT * len(values)) and all(map(is_number, values)):
             yield column
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def doubtful(span_facts: Sequence[SpanFacts]) -> Iterator[str]:

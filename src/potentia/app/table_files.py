@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import Ints, PotentiaError, shown, warn_caller
+from ..base.types import Ints, PotentiaError, is_number, shown, warn_caller
 from .pipeline import write_text
 
 #: A column's cells as text, None if the value is missing.
@@ -64,7 +64,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 def _no_formula(cell: Any) -> Any:
     """A cell that a spreadsheet would run as a formula, as text: with an apostrophe in front; numbers stay."""
     runs = isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return f"'{cell}" if runs and not _is_number(cell) else cell
+    return f"'{cell}" if runs and not is_number(cell) else cell
 
 
 def _csv(path: Path) -> Table:
@@ -300,7 +300,7 @@ _DATE = re.compile(
 
 def _style(name: str, known: Sequence[str]) -> str | None:
     """How a column writes its numbers, of `NUMBERS`; None for a column of texts."""
-    if all(map(_is_number, known)):
+    if all(map(is_number, known)):
         return "plain"
     fitting = [style for style in NUMBERS[1:] if all(_read(cell, style) is not None for cell in known)]
     if fitting == ["dmy", "mdy"] and any(_read(cell, "dmy") != _read(cell, "mdy") for cell in known):
@@ -318,7 +318,7 @@ def _style(name: str, known: Sequence[str]) -> str | None:
 def _read(cell: str, style: str) -> float | None:
     """A cell as a number in one of `NUMBERS`, a date as days; None if it is none."""
     if style == "plain":
-        return float(cell) if _is_number(cell) else None
+        return float(cell) if is_number(cell) else None
     return _amount(cell, style) if style in _GROUPED else _days(cell, style)
 
 
@@ -372,12 +372,12 @@ class Label:
     def present(self) -> int:
         """What the last value is coded as: a lone value is present where it is a number above zero."""
         lone = self.values[-1]
-        return int(len(self.values) == 2 or (_is_number(lone) and float(lone) > 0))
+        return int(len(self.values) == 2 or (is_number(lone) and float(lone) > 0))
 
     @property
     def shown(self) -> str:
         """Its name for columns of probabilities, with the value that counts as present where values are texts."""
-        if self.separator or all(map(_is_number, self.texts)):
+        if self.separator or all(map(is_number, self.texts)):
             return self.name
         return f"{self.name}={self.texts[-1 if self.present else 0]}"
 
@@ -420,29 +420,25 @@ def learn_label(name: str, column: Column) -> Label:
 
     In a column of one mark, such as x, blank cells are absent; beside two values, they are missing.
     """
-    known = {cell for cell in column if cell is not None}
-    if len(known) == 1 and None in column:
-        (mark,) = known
-        absent = float(mark) <= 0 if _is_number(mark) else _meaning(mark) < 0
+    known = [cell for cell in column if cell is not None]
+    if len(set(known)) == 1 and None in column:
+        mark = known[0]
+        absent = float(mark) <= 0 if is_number(mark) else _meaning(mark) < 0
         if not absent:
             return Label(name, ["", _plain(mark)], ["", mark])
-    spelled: dict[str, str] = {}
-    counts: Counter[str] = Counter()
-    for cell in column:
-        if cell is not None:
-            spelled.setdefault(_plain(cell), cell)
-            counts[_plain(cell)] += 1
+    counts = Counter(map(_plain, known))
+    spelled = {_plain(cell): cell for cell in reversed(known)}  # as first spelled
     if len(spelled) < 2 and None in column:
         row = column.index(None) + 1
         raise PotentiaError(f"row {row} has no value for the label {name!r}: fill it in, or leave out the row.")
     if len(spelled) > 2:
         shown = ", ".join(map(repr, sorted(spelled)[:3])) + (", ..." if len(spelled) > 3 else "")
         raise PotentiaError(f"label {name!r} takes {len(spelled)} values ({shown}); a label takes two.")
-    if all(_is_number(value) for value in spelled):
-        values = sorted(spelled, key=float)
+    if all(map(is_number, counts)):
+        values = sorted(counts, key=float)
     else:
         # equally frequent ones in the order of the alphabet
-        values = sorted(spelled, key=lambda value: (_meaning(value), -counts[value], value.casefold()))
+        values = sorted(counts, key=lambda value: (_meaning(value), -counts[value], value.casefold()))
     return Label(name, values, [spelled[value] for value in values])
 
 
@@ -450,7 +446,7 @@ def is_row_number(name: str, column: Column) -> bool:
     """Whether a column numbers the rows: called id or index, or without a name, and whole numbers that all differ."""
     if name.casefold() not in _ROW_NAMES and not name.casefold().startswith("unnamed:"):
         return False
-    whole = all(cell is not None and _is_number(cell) and float(cell).is_integer() for cell in column)
+    whole = all(cell is not None and is_number(cell) and float(cell).is_integer() for cell in column)
     return whole and len(set(column)) == len(column) > 2
 
 
@@ -460,17 +456,9 @@ def _meaning(value: str) -> int:
     return int(word in _YES) - int(word in _NO)
 
 
-def _is_number(cell: str) -> bool:
-    """Whether a cell is a number, without underscores."""
-    with suppress(ValueError):
-        float(cell)
-        return "_" not in cell  # which Python takes for a separator of digits
-    return False
-
-
 def _category(cell: str | None) -> str | None:
     """A category with one spelling per number, so that 1 and 1.0 are one."""
-    if cell is None or not _is_number(cell) or not float(cell).is_integer():
+    if cell is None or not is_number(cell) or not float(cell).is_integer():
         return cell
     return str(int(float(cell)))
 
@@ -490,7 +478,7 @@ def _number(cell: str | None, name: str, row: int, style: str = "plain") -> floa
 
 def _plain(cell: str) -> str:
     """A label's cell with one spelling per number, so that 1 and 1.0 are one value."""
-    if not _is_number(cell):
+    if not is_number(cell):
         return cell
     number = float(cell)
     return str(int(number)) if number.is_integer() else repr(number)

@@ -208,6 +208,14 @@ def length(value: Any) -> int | None:
         return None
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number, without underscores, which Python takes for separators of digits."""
+    try:
+        return "_" not in text and float(text) is not None
+    except ValueError:
+        return False
+
+
 def check_count(name: str, value: object, least: int = 0, *, optional: bool = False) -> None:
     """A whole number of at least `least`, and small enough for kernels; or None if that is `optional`."""
     if optional and value is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.files import check_pieces, read_text, replacing
 from ..base.resources import check_memory
-from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type
+from ..base.types import ArrayLike, Floats, Ints, PotentiaError, check_type, is_number
 from .factors import join_factors
 from .scores import Scores
 from .structure import Graph
@@ -97,7 +97,7 @@ class FileWords:
                 raise ValueError
             return np.array([float(word) for word in words])
         except ValueError:
-            bad = next(word for word in words if not _is_number(word))
+            bad = next(word for word in words if not is_number(word))
             raise self.error(f"{what} holds {bad[:40]!r}, which is not a number") from None
 
     def masses(self, words: list[str], what: str) -> Floats:
@@ -125,14 +125,6 @@ class FileWords:
         """Refuse anything that is left."""
         if len(self):
             raise self.error(f"{len(self)} entries follow the end of the data, first {self._words[self._at][:40]!r}")
-
-
-def _is_number(word: str) -> bool:
-    """Whether a word is a number, without underscores."""
-    try:
-        return "_" not in word and float(word) is not None
-    except ValueError:
-        return False
 
 
 def write_whole(path: FilePath, text: str) -> None:
