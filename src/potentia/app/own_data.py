@@ -43,8 +43,8 @@ Option = tuple[str, list[str], bool, dict[str, Any]]
 
 
 def _option(name: str, forms: str, text: str, required: bool = False, **parsed: Any) -> Option:
-    """An option of some forms of data, which its help names."""
-    return name, forms.split(", "), required, {"help": f"{forms}: {text}", **parsed}
+    """An option of some forms of data."""
+    return name, forms.split(", "), required, {"help": text, **parsed}
 
 
 def _split(text: str) -> list[str]:
@@ -150,13 +150,9 @@ _OPTIONS = {
             "first), in instances/ and instances.csv", type=_split, nargs="?", const=[], metavar="CLASSES"),
         _FEATURES,
         # a folder of images and a flag of tables: the parser takes both, `_check_probabilities` what the form has
-        (
-            "probabilities", ["images", "table"], False,
-            {
-                **_PROBABILITIES[3], "nargs": "?", "const": True,
-                "help": f"{_PROBABILITIES[3]['help']}; table: also write each label's probability",
-            },
-        ),
+        _option("probabilities", "images, table",
+            f"images: {_PROBABILITIES[3]['help']}; table: also write each label's probability",
+            type=Path, metavar="DIR", nargs="?", const=True),
         _option("id", "table", "columns to copy to the output", type=_split, metavar="COLUMNS"),
         _option("scores", "table", "also write each label's score", **_FLAG),
         _DECODE,
@@ -201,9 +197,7 @@ def add_options(command: str, parser: argparse.ArgumentParser) -> None:
         title = f"options of --{' and --'.join(forms)}"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        groups[title].add_argument(
-            _flag(name), **parsed | {"help": parsed["help"].removeprefix(f"{', '.join(forms)}: ")}
-        )
+        groups[title].add_argument(_flag(name), **parsed)
 
 
 def _flag(name: str) -> str:
@@ -237,8 +231,7 @@ def _check_probabilities(form: str, value: Any) -> None:
     if form == "table" and value is not True:
         raise PotentiaError(f"--probabilities takes no value with --table, but is followed by {str(value)!r}.")
     if form == "images" and value is True:
-        text = _PROBABILITIES[3]["help"].removeprefix("images: ")
-        raise PotentiaError(f"--probabilities needs a value with --images: {text}.")
+        raise PotentiaError(f"--probabilities needs a value with --images: {_PROBABILITIES[3]['help']}.")
 
 
 def _columns(name: str, text: str) -> list[str]:
