@@ -10,7 +10,7 @@ import pytest
 import potentia as pt
 from potentia.app.image_stages import CrossFittedStage, Sample, cross_fit
 from potentia.app.training import Run, TimeOverError
-from potentia.features.image import Regions, n_around, superpixel_edges, superpixels
+from potentia.features.image import RegionMeans, n_around, superpixel_edges, superpixels
 from potentia.features.pixels import filter_bank, hog
 from potentia.metrics import Calibration
 
@@ -60,7 +60,7 @@ def trained(data: Images, **options) -> tuple[pt.ImageSegmenter, list[str]]:
 def test_regions_hold_means_of_their_pixels_and_of_their_neighbours(channels):
     values = np.random.default_rng(0).random((40, 30, channels)).astype(np.float32)
     values[:, 15:] *= 0.4
-    found = Regions.of(values)
+    found = RegionMeans.of(values)
     grey = values if channels == 3 else values.mean(axis=-1, keepdims=True)
     assert np.array_equal(found.segments, superpixels(grey, 150))
     planes = np.concatenate([filter_bank(values, (1.0, 4.0)), hog(grey)], axis=-1)
@@ -82,7 +82,7 @@ def test_regions_hold_means_of_their_pixels_and_of_their_neighbours(channels):
 def test_large_images_have_their_regions_found_in_a_small_copy():
     values = np.zeros((500, 400, 1), dtype=np.float32)
     values[250:] = 0.8
-    found = Regions.of(values)
+    found = RegionMeans.of(values)
     assert found.segments.size <= 80_000
     seen = found.at((slice(0, 500), slice(0, 400)), (500, 400))[..., 0]
     assert seen.shape == (500, 400)

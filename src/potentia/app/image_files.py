@@ -18,7 +18,7 @@ from ..base.types import PotentiaError, shown, warn_caller
 from ..features.datasets import open_image
 
 if TYPE_CHECKING:
-    from ..features.image import Regions
+    from ..features.image import RegionMeans
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 #: Axes, in tifffile's letters, that are channels; all others but Y and X number pages.
@@ -488,7 +488,7 @@ class Given(NamedTuple):
 
     features: np.ndarray | None = None
     probabilities: np.ndarray | None = None
-    regions: Regions | None = None
+    regions: RegionMeans | None = None
 
 
 @dataclass(frozen=True)

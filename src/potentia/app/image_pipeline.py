@@ -19,7 +19,7 @@ from ..base.types import Floats, Ints, PotentiaError, check_number
 from ..features.colour import resize, upsample_marginals
 from ..features.example import Example
 from ..features.image import (
-    Regions,
+    RegionMeans,
     image_example,
     log_probabilities,
     probability_pairs,
@@ -266,7 +266,7 @@ class ImagePipeline(Pipeline):
             return upsample_marginals(values, reduced_size(full, self.reduce), full)
         seen, beside = self.prepare(image), self.prepare_given(given, full)
         if self.pixels is not None and self.pixels.rows.regions:
-            beside = beside._replace(regions=Regions.of(seen))
+            beside = beside._replace(regions=RegionMeans.of(seen))
         size, scores = seen.shape[:-1], self.node_scores(seen, beside)
 
         def of(window: Window) -> np.ndarray:

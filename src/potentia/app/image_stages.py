@@ -18,7 +18,7 @@ from ..base.progress import Bar
 from ..base.resources import check_memory
 from ..base.types import Floats, Ints, PotentiaError
 from ..features.example import Example
-from ..features.image import Regions
+from ..features.image import RegionMeans
 from ..features.pixels import typical_contrast
 from ..learn.data import PART_ENTRIES
 from ..learn.joint import MAX_KEPT_SCORES
@@ -276,7 +276,7 @@ class TrainingImages:
     held: list[int]
     run: Run
     groups: Ints | None = None
-    regions: dict[int, Regions] = field(default_factory=dict)
+    regions: dict[int, RegionMeans] = field(default_factory=dict)
     kept: KeptFits = field(default_factory=KeptFits)
 
     def image(self, k: int, rows: PixelRows | None = None) -> tuple[np.ndarray, Given]:
@@ -284,7 +284,7 @@ class TrainingImages:
         image, given = self.read(k)
         values = self.pipeline.prepare(image)
         if rows is not None and rows.regions:
-            self.regions[k] = self.regions.get(k) or Regions.of(values)
+            self.regions[k] = self.regions.get(k) or RegionMeans.of(values)
             given = given._replace(regions=self.regions[k])
         return values, self.pipeline.prepare_given(given, image.shape[: self.pipeline.axes])
 

@@ -199,7 +199,7 @@ class PixelRows:
         given: number of channels that the user gives with each image.
         channels: number of channels of the image.
         axes: 2 for images, 3 for volumes.
-        regions: whether the means over regions are among them, see `Regions`.
+        regions: whether the means over regions are among them, see `RegionMeans`.
     """
 
     features: str

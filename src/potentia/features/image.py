@@ -292,7 +292,7 @@ _N_AROUND, _AROUND_PIXELS, _AROUND_SCALES = 150, 80_000, (1.0, 4.0)
 _N_HOG = 36
 
 
-class Regions(NamedTuple):
+class RegionMeans(NamedTuple):
     """What the regions of an image say of their pixels.
 
     Attributes:
@@ -305,7 +305,7 @@ class Regions(NamedTuple):
     features: Stack
 
     @classmethod
-    def of(cls, values: Stack) -> Regions:
+    def of(cls, values: Stack) -> RegionMeans:
         """The regions of an image (h, w, channels); memory does not grow with the image."""
         share = min(1.0, (_AROUND_PIXELS / (values.shape[0] * values.shape[1])) ** 0.5)
         small = resize(values, reduced_size(values.shape[:2], share))
@@ -333,7 +333,7 @@ class Regions(NamedTuple):
 
 
 def n_around(n_channels: int) -> int:
-    """The number of features that `Regions` have."""
+    """The number of features that `RegionMeans` have."""
     return 2 * (n_filters(n_channels, _AROUND_SCALES) + _N_HOG) + n_channels
 
 
