@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from scipy import ndimage
 
 from ..base.types import Ints, PotentiaError, shown, warn_caller
 from .image_files import Mask, code_colours, colour_codes
@@ -163,15 +164,9 @@ def as_shown(values: np.ndarray) -> np.ndarray:
 
 def contours(labels: np.ndarray) -> np.ndarray:
     """Which pixels (..., h, w) have a neighbour of another class, without those of the most frequent class."""
-    edge = labels != np.bincount(labels.ravel()).argmax()
-    differs = np.zeros(labels.shape, dtype=bool)
-    for axis in (-2, -1):
-        first, second = (np.swapaxes(values, axis, -1) for values in (labels, differs))
-        unlike = first[..., 1:] != first[..., :-1]
-        second[..., 1:] |= unlike
-        second[..., :-1] |= unlike
-    contour: np.ndarray = differs & edge
-    return contour
+    cross = ndimage.generate_binary_structure(2, 1).reshape(*[1] * (labels.ndim - 2), 3, 3)
+    spread = ndimage.morphological_gradient(labels, footprint=cross, mode="nearest")
+    return np.asarray((spread > 0) & (labels != np.bincount(labels.ravel()).argmax()))
 
 
 def overlaid(shown: np.ndarray, labels: np.ndarray, colours: np.ndarray) -> np.ndarray:
