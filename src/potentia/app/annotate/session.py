@@ -229,10 +229,8 @@ class Session:
             before = drawing.marks[place].copy()
             marks = drawing.marks.copy()
             marks[place][covered] = value
-            self._save(number, marks)
-            drawing.marks = marks
-            drawing.patches = [*drawing.patches[-_MAX_UNDO:], Patch(stroke, place, before)]
-            return self._touched(drawing)
+            patches = [*drawing.patches[-_MAX_UNDO:], Patch(stroke, place, before)]
+            return self._save(drawing, marks, patches)
 
     def undo(self, number: int) -> int:
         """Take the last stroke back, and save; the version of the strokes."""
@@ -245,17 +243,15 @@ class Session:
             while patches and patches[-1].stroke == last:
                 patch = patches.pop()
                 marks[patch.place] = patch.before
-            self._save(number, marks)
-            drawing.marks, drawing.patches = marks, patches
-            return self._touched(drawing)
+            return self._save(drawing, marks, patches)
 
-    def _touched(self, drawing: Drawing) -> int:
+    def _save(self, drawing: Drawing, marks: np.ndarray, patches: list[Patch]) -> int:
+        """Save the strokes of the open image, and tell the thread; their version."""
+        self._write_png(self._path("strokes", self._number), marks)
+        drawing.marks, drawing.patches = marks, patches
         drawing.version += 1
         self._changed.notify_all()
         return drawing.version
-
-    def _save(self, number: int, marks: np.ndarray) -> None:
-        self._write_png(self._path("strokes", number), marks)
 
     def _write_png(self, path: Path, codes: np.ndarray) -> None:
         """Values as a PNG file with the colours of the classes, whole or not at all."""
