@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ..base.resources import thread_count
-from ..base.schema import Schema
 from ..base.types import Floats, PotentiaError
 from ..kernels.decision_trees import MAX_BINS
 from ..potentials import Boosting, LightGBM, Potential
+from ..potentials.boosting import TreePotential
 from ..potentials.problem import Problem
 from ..potentials.tree_ensemble import TreeEnsemble, draw_edges, encode
 from .training import CRF_FUNCTIONS, make_potential
@@ -47,14 +47,11 @@ def check_torch() -> None:
 
 
 @dataclass(eq=False, repr=False)
-class PixelForest(Potential):
+class PixelForest(TreePotential):
     """scikit-learn's extremely randomised trees, whose mean's logarithm is the score; fitted once, without biases.
 
     Features are cut into 256 bins before. Trees are kept as those of `Boosting`, without scikit-learn's objects.
     """
-
-    threaded: ClassVar[bool] = True
-    saved: ClassVar[Schema] = Boosting.saved
 
     trees: int = 100
     min_samples_leaf: int = 5
@@ -63,12 +60,7 @@ class PixelForest(Potential):
     def _begin(self, problem: Problem) -> None:
         """No trees."""
         self.edges_ = np.full((problem.n_features, MAX_BINS), np.inf)
-        self._keep(TreeEnsemble.empty(problem.n_outputs))
-
-    def _keep(self, forest: TreeEnsemble) -> None:
-        """Take trees as what is learned."""
-        self.nodes_, self.values_ = forest.nodes, forest.values
-        self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
+        self.forest = TreeEnsemble.empty(problem.n_outputs)
 
     def _fit(self, problem: Problem) -> None:
         """Grow trees on all rows; they stay if there are some."""
@@ -86,14 +78,13 @@ class PixelForest(Potential):
         parts = [_packed(tree.tree_, grown.classes_, problem.n_outputs) for tree in grown.estimators_]
         forest = TreeEnsemble.join(parts)
         forest.values /= len(parts)
-        self._keep(forest)
+        self.forest = forest
 
     def _scores(self, x: Any) -> Floats:
         """The logarithm of the mean of the trees' probabilities."""
         if not len(self.depths_):
             return np.zeros((len(x), self.n_outputs_))
-        forest = TreeEnsemble(self.nodes_, self.values_, self.node_ptr_, self.depths_)
-        return np.log(np.maximum(forest.scores(encode(x, self.edges_)), _LEAST))
+        return np.log(np.maximum(self.forest.scores(encode(x, self.edges_)), _LEAST))
 
 
 def _packed(tree: Any, classes: Any, n_outputs: int) -> TreeEnsemble:

@@ -309,8 +309,40 @@ _MAX_FEATURES = 1 << 16
 _SHARES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
+class TreePotential(Potential):
+    """Scores that are sums of trees on binned features."""
+
+    threaded: ClassVar[bool] = True
+    saved: ClassVar[Schema] = {
+        **Potential.saved,
+        "edges_": Array("f8", ("d", MAX_BINS), low=-sys.float_info.max, finite=False),
+        "node_ptr_": Array("i8", ("T+1",), ends="m"),
+        "depths_": Array("i8", ("T",), low=0, below="m+1"),
+        "nodes_": Array("i8", ("m",), low=0, below=2**56),
+        "values_": Array("f8", ("m", "K")),
+        "bins": Rule(lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"),
+        "trees": Rule(
+            lambda values: TreeEnsemble(
+                *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
+            ).is_sound(values["n_features_"]),
+            "are inconsistent",
+        ),
+    }
+
+    @property
+    def forest(self) -> TreeEnsemble:
+        """All trees, as views of `nodes_`, `values_`, `node_ptr_` and `depths_`."""
+        return TreeEnsemble(self.nodes_, self.values_, self.node_ptr_, self.depths_)
+
+    @forest.setter
+    def forest(self, forest: TreeEnsemble) -> None:
+        """Take other trees."""
+        self.nodes_, self.values_ = forest.nodes, forest.values
+        self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
+
+
 @dataclass(eq=False, repr=False)
-class Boosting(Potential):
+class Boosting(TreePotential):
     """Stochastic gradient boosting of the biased logistic loss [ILR-chapter sec. 1.9.4].
 
     Each round draws `subsample` rows (None: all), grows one tree for all configurations on the gradient by
@@ -335,23 +367,6 @@ class Boosting(Potential):
         (64,)
     """
 
-    threaded: ClassVar[bool] = True
-    saved: ClassVar[Schema] = {
-        **Potential.saved,
-        "edges_": Array("f8", ("d", MAX_BINS), low=-sys.float_info.max, finite=False),
-        "node_ptr_": Array("i8", ("T+1",), ends="m"),
-        "depths_": Array("i8", ("T",), low=0, below="m+1"),
-        "nodes_": Array("i8", ("m",), low=0, below=2**56),
-        "values_": Array("f8", ("m", "K")),
-        "bins": Rule(lambda values: np.all(values["edges_"][:, 1:] >= values["edges_"][:, :-1]), "are not sorted"),
-        "trees": Rule(
-            lambda values: TreeEnsemble(
-                *(values[name] for name in ("nodes_", "values_", "node_ptr_", "depths_"))
-            ).is_sound(values["n_features_"]),
-            "are inconsistent",
-        ),
-    }
-
     rounds: int = 200
     shrinkage: float = 0.25
     subsample: int | None = 10_000
@@ -369,17 +384,6 @@ class Boosting(Potential):
     def n_trees(self) -> int:
         """Trees grown so far."""
         return len(self.depths_)
-
-    @property
-    def forest(self) -> TreeEnsemble:
-        """All trees, as views of `nodes_`, `values_`, `node_ptr_` and `depths_`."""
-        return TreeEnsemble(self.nodes_, self.values_, self.node_ptr_, self.depths_)
-
-    @forest.setter
-    def forest(self, forest: TreeEnsemble) -> None:
-        """Take other trees."""
-        self.nodes_, self.values_ = forest.nodes, forest.values
-        self.node_ptr_, self.depths_ = forest.node_ptr, forest.depths
 
     def _begin(self, problem: Problem) -> None:
         """No trees, and no edges of bins yet."""
