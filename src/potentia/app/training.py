@@ -194,11 +194,9 @@ def make_learner(
     class_weight: of all but "margin". epsilon: smoothing of "ilr", by default 0.1, or 1 where all functions are smooth.
     inference: of "marginal", a name of `INFERENCE`.
     """
-    shared: dict[str, Any] = {"track_error": run.validation is not None}
-    if iterations is not None:
-        shared["iterations"] = iterations
-    if class_weight is not None:
-        shared["class_weight"] = class_weight.tolist()
+    weights = None if class_weight is None else class_weight.tolist()
+    given = {"track_error": run.validation is not None, "iterations": iterations, "class_weight": weights}
+    shared: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
     if name == "margin":
         best = Smoothed(0.0, iterations=50)
         return MaxMargin(**{"inference": best, "iterations": 50, "seed": run.seed, **shared})
@@ -211,7 +209,7 @@ def make_learner(
     solver = "direct" if smooth else ("mixed" if convex else "alternating")
     limit, smoothing = (100, 1.0) if smooth else (10, 0.1)
     # pairs that are smooth in their parameters are learned as well by few sweeps, and predict with as few
-    few: dict[str, Any] = {"sweeps": 8} if smooth else {}
+    few = {"sweeps": 8} if smooth else {}
     return IteratedLogistic(**{"epsilon": epsilon or smoothing, "iterations": limit, "solver": solver, **few, **shared})
 
 
