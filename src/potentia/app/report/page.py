@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import count
 from pathlib import Path
@@ -156,22 +156,19 @@ _SCORES = {
 }  # fmt: skip
 
 
-def class_tables(study: StudyResults) -> list[Markup]:
+def class_tables(study: StudyResults) -> Iterator[Markup]:
     """Scores of every class, a table per run that has them."""
-    shown = []
     for name, row in study.runs:
         classes = row.get("class_scores")
         if classes:
             columns = [Column("class", "class"), Column("pixels", "pixels", str)]
             columns += [Column(text, key, _share) for key, text in _SCORES.items() if key in classes[0]]
             table = Table(f"Classes, {name}", columns, classes)
-            shown.append(scrolled(html_table(table), f"classes, {name}"))
-    return shown
+            yield scrolled(html_table(table), f"classes, {name}")
 
 
-def confusion_tables(study: StudyResults) -> list[Markup]:
+def confusion_tables(study: StudyResults) -> Iterator[Markup]:
     """Pixels by true and predicted class, coloured by their share of the true class."""
-    shown = []
     for name, row in study.runs:
         if row.get("confusion") and row.get("class_scores"):
             labels = [line["class"] for line in row["class_scores"]]
@@ -183,14 +180,11 @@ def confusion_tables(study: StudyResults) -> list[Markup]:
                 for k, counts in enumerate(row["confusion"])
             ]  # fmt: skip
             table = shaded_table(name, labels, cells, corner="truth")
-            shown.append(scrolled(table, f"confusion matrix, {name}"))
-    note = "Pixels of a row's class that were predicted as a column's class, as a share of the row."
-    return [tag("p", note), *shown] if shown else []
+            yield scrolled(table, f"confusion matrix, {name}")
 
 
-def calibration_charts(study: StudyResults) -> list[Markup]:
+def calibration_charts(study: StudyResults) -> Iterator[Markup]:
     """Accuracy against confidence, a chart per run that has a reliability curve."""
-    figures = []
     for name, row in study.runs:
         curve = row.get("reliability")
         if curve:
@@ -200,9 +194,7 @@ def calibration_charts(study: StudyResults) -> list[Markup]:
             text = "" if error is None else f"expected calibration error {error:.4f}"
             axis = make_axis([0.0, 1.0])
             drawn = chart(lines, axis, axis, "confidence", "accuracy", f"Calibration, {name}", text)
-            figures.append(tag("figure", tag("figcaption", f"{name}: {text}"), drawn))
-    note = "How often predictions of some confidence are right; the dashed line is perfect calibration."
-    return [tag("p", note), tag("div", *figures, class_="charts")] if figures else []
+            yield tag("figure", tag("figcaption", f"{name}: {text}"), drawn)
 
 
 def _share(value: float | None) -> str:
@@ -210,17 +202,29 @@ def _share(value: float | None) -> str:
     return "–" if value is None or value != value else f"{value:.4f}"
 
 
-def model_card(study: StudyResults) -> list[Markup]:
+def model_card(study: StudyResults) -> Iterator[Markup]:
     """What was trained, with which options, and what was decided and why."""
-    shown = []
     for _name, row in study.runs:
         card = row.get("card")
         if card:
             pairs = {"trained on": row["cell"].get("data"), **card["facts"]}
             pairs["options"] = ", ".join(f"{k} {v}" for k, v in card["options"].items()) or "none: the defaults"
-            shown.append(tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items())))
-            shown += [tag("ul", *(tag("li", text) for text in card["decisions"]))] if card["decisions"] else []
-    return shown
+            yield _pairs(pairs)
+            if card["decisions"]:
+                yield tag("ul", *(tag("li", text) for text in card["decisions"]))
+
+
+def _pairs(pairs: Mapping[str, Any]) -> Markup:
+    """Names with their values, as HTML."""
+    return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs.items()))
+
+
+#: What is said above some sections.
+_NOTES = {
+    "Confusion": "Pixels of a row's class that were predicted as a column's class, as a share of the row.",
+    "Calibration": "How often predictions of some confidence are right; the dashed line is perfect calibration.",
+    "Label couplings": "Weight of a column's label (present +1, absent −1) in the score of a row's label.",
+}
 
 
 def study_section(study: StudyResults) -> Markup:
@@ -232,10 +236,12 @@ def study_section(study: StudyResults) -> Markup:
     sentence, strip = result_sentence(study.rows), image_strip(study.rows)
     sections = ([tag("p", sentence, class_="lead")] if sentence else []) + ([strip] if strip else [])
     for title, make in parts:
-        content = make(study)
+        content = list(make(study))
         if content:
-            head = tag("h3", title, id=f"{study.anchor}--{title.lower().replace(' ', '-')}")
-            sections.append(tag("section", head, *content))
+            head = [tag("h3", title, id=f"{study.anchor}--{title.lower().replace(' ', '-')}")]
+            head += [tag("p", _NOTES[title])] if title in _NOTES else []
+            charts = title in ("Calibration", "Learned functions")
+            sections.append(tag("section", *head, *([tag("div", *content, class_="charts")] if charts else content)))
     heading = tag("h2", study.name, id=study.anchor)
     return tag("section", heading, *sections, class_="study", aria_labelledby=study.anchor)
 
@@ -306,9 +312,8 @@ def _legend(lines: Sequence[Line]) -> Markup:
     return tag("ul", *items, class_="legend", aria_label="legend")
 
 
-def functions(study: StudyResults) -> list[Markup]:
+def functions(study: StudyResults) -> Iterator[Markup]:
     """Scores as functions of the one feature they see, a chart per run and kind."""
-    figures = []
     for name, row in study.runs:
         for kind, curve in row.get("curves", {}).items():
             lines = score_lines(curve["x"], curve["f"], kind)
@@ -319,39 +324,34 @@ def functions(study: StudyResults) -> list[Markup]:
             title = f"{kind} scores, {name}"
             axes = make_axis(curve["x"]), make_axis(values)
             drawn = chart(lines, *axes, "feature", "score", title, text)
-            figures.append(tag("figure", tag("figcaption", title), drawn, _legend(lines)))
-    return [tag("div", *figures, class_="charts")] if figures else []
+            yield tag("figure", tag("figcaption", title), drawn, _legend(lines))
 
 
-def couplings(study: StudyResults) -> list[Markup]:
+def couplings(study: StudyResults) -> Iterator[Markup]:
     """Weights of labels in each other's scores, a coloured table per run."""
-    shown = []
     for name, row in study.runs:
         if "couplings" in row:
             weights = np.array(row["couplings"])
             largest = max(float(np.abs(weights).max()), 1e-12)
             cells = [[(f"{w:.2f}" if w else "", w > 0, abs(w) / largest, None) for w in line] for line in weights]
-            shown.append(scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}"))
-    note = "Weight of a column's label (present +1, absent −1) in the score of a row's label."
-    return [tag("p", note), *shown] if shown else []
+            yield scrolled(shaded_table(name, row["labels"], cells), f"label couplings, {name}")
 
 
-def images(study: StudyResults) -> list[Markup]:
+def images(study: StudyResults) -> Iterator[Markup]:
     """A viewer that steps through images and methods; its data is JSON that the page's script reads."""
     kept = with_images(study.rows)
     methods, own = names(study.rows), [study.rows[k]["pictures"] for k in kept]
     if not kept:
-        return []
+        return
     text = json.dumps(viewer_data(own, [methods[k] for k in kept])).replace("<", "\\u003c")
     script = Markup(f'<script type="application/json">{text}</script>')
     empty = tag("p", "The images need JavaScript.", class_="status", role="status", aria_live="polite")
-    return [tag("div", script, empty, class_="viewer", data_label=f"Images of {study.name}")]
+    yield tag("div", script, empty, class_="viewer", data_label=f"Images of {study.name}")
 
 
 def facts(study: StudyResults) -> list[Markup]:
     """Versions, seeds, time, convergence."""
-    pairs = study_facts(study.rows).items()
-    return [tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs))]
+    return [_pairs(study_facts(study.rows))]
 
 
 #: Tables of a study beside that of all its runs, by its name and rows.
