@@ -309,24 +309,21 @@ class Session:
     def _labelling(self, number: int, version: int, pixels: np.ndarray, marks: np.ndarray) -> Labelling:
         begun = time.perf_counter()
         try:
-            found = self._segmented(number, pixels, marks)
+            p = self._segmented(number, pixels, marks)
         except PotentiaError as error:
             return Labelling(version, str(error))
         except Exception as error:  # the thread must live on, and the page say what happened
             return Labelling(version, f"The fit failed ({type(error).__name__}: {error}).")
-        if found is None:
+        if p is None or self._warm is None:
             return Labelling(version, "Draw strokes of at least two classes.")
-        probabilities, classes, model = found
-        labels = classes[probabilities.argmax(axis=-1)].astype(np.uint8)
-        p = np.maximum(probabilities, 1e-12)
+        labels = self._warm.classes[p.argmax(axis=-1)].astype(np.uint8)
+        p = np.maximum(p, 1e-12)
         unsure = np.clip(-(p * np.log(p)).sum(axis=-1) / np.log(p.shape[-1]), 0.0, 1.0)
         seconds = time.perf_counter() - begun
-        return Labelling(version, "", labels, unsure, _place_to_draw(unsure, marks), model, seconds)
+        return Labelling(version, "", labels, unsure, _place_to_draw(unsure, marks), self._warm.model, seconds)
 
-    def _segmented(
-        self, number: int, pixels: np.ndarray, marks: np.ndarray
-    ) -> tuple[np.ndarray, Ints, ImagePipeline] | None:
-        """Probabilities (h, w, n), the values of their classes, and the model; None before there are two classes."""
+    def _segmented(self, number: int, pixels: np.ndarray, marks: np.ndarray) -> np.ndarray | None:
+        """Probabilities (h, w, n) of the classes of `_warm`; None before there are two classes."""
         drawn = bool((marks != VOID).any())
         if self._warm is None or (number in self._learned and not drawn):
             self._learn_others(number)
@@ -336,10 +333,8 @@ class Session:
             ready = self._ready[1] if self._ready is not None and self._ready[0] == number else self._warm
             self._warm, self._ready = segment(pixels, _signed(marks), warm_start=ready), None
             self._learned.add(number)
-            return self._warm.probabilities, self._warm.classes, self._warm.model
-        if self._warm is None:
-            return None
-        return self._warm.model.predict_marginals(pixels), self._warm.classes, self._warm.model
+            return self._warm.probabilities
+        return None if self._warm is None else self._warm.model.predict_marginals(pixels)
 
     def _prepare(self, number: int, pixels: np.ndarray) -> None:
         """Compute the features of an image before its first stroke, by strokes of one pixel that are then forgotten."""
