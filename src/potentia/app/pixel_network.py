@@ -154,8 +154,7 @@ def _crop(
     places = []
     for at, length in zip(centre, size, strict=True):
         first = int(np.clip(at - rng.integers(side), -side // 8, max(-side // 8, length - side + side // 8)))
-        there = np.arange(first, first + side) % max(1, 2 * length - 2)
-        places.append(np.minimum(there, max(1, 2 * length - 2) - there) if length > 1 else np.zeros(side, int))
+        places.append(np.pad(np.arange(length), side, mode="reflect")[first + side :][:side])
     x, y = part.values[np.ix_(*places)], part.labels[np.ix_(*places)]
     for axis, allowed in enumerate(flips):
         if allowed and rng.random() < 0.5:

@@ -146,7 +146,8 @@ class Context:
         centre = places.T / STRIDE
         column = 0
         for scale, smooth in zip(_SCALES, self._smooth, strict=True):
-            for step in _steps(self.axes, 2 * scale / STRIDE):
+            far = 2 * scale / STRIDE * np.eye(self.axes)
+            for step in (np.zeros(self.axes), *(sign * one for one in far for sign in (-1, 1))):
                 for k in range(self.n_states):
                     features[:, column] = ndimage.map_coordinates(
                         smooth[..., k], centre + step[:, None], order=1, mode="nearest", prefilter=False
@@ -177,11 +178,6 @@ def places_in(window: Window) -> np.ndarray:
     starts = np.array([part.start for part in window], dtype=np.int32)
     places = np.indices(window_size(window), dtype=np.int32).reshape(len(window), -1).T + starts
     return np.asarray(places)
-
-
-def _steps(axes: int, far: float) -> list[np.ndarray]:
-    """No step, and one of length `far` in both directions along each axis."""
-    return [np.zeros(axes), *(sign * unit for unit in np.eye(axes) for sign in (-far, far))]
 
 
 #: Sides of the pieces in which features are computed and pixels scored, for two and for three axes.
