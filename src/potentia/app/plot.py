@@ -55,20 +55,18 @@ def _forest(n: int, pairs: Ints) -> Placement | None:
     children: list[list[int]] = [[] for _ in range(n)]
     for above, below in pairs.tolist():
         children[above].append(below)
-    roots, where, seen, next_leaf = np.flatnonzero(parent < 0), np.zeros((n, 2)), 0, 0.0
-    for root in roots.tolist():
-        stack = [(root, 0, False)]
-        while stack:
-            variable, depth, done = stack.pop()
-            if not done:
-                seen += 1
-                stack.append((variable, depth, True))
-                stack += [(child, depth + 1, False) for child in reversed(children[variable])]
-            elif children[variable]:
-                where[variable] = np.mean([where[child, 0] for child in children[variable]]), -depth
-            else:
-                where[variable], next_leaf = (next_leaf, -depth), next_leaf + 1.0
-    return (where, roots) if seen == n else None
+    roots, where, order = np.flatnonzero(parent < 0), np.zeros((n, 2)), list[int]()
+    stack = roots[::-1].tolist()
+    while stack:
+        order.append(stack.pop())
+        stack += reversed(children[order[-1]])
+        where[children[order[-1]], 1] = where[order[-1], 1] - 1.0
+    leaves = [variable for variable in order if not children[variable]]
+    where[leaves, 0] = np.arange(len(leaves))
+    for variable in reversed(order):
+        if children[variable]:
+            where[variable, 0] = where[children[variable], 0].mean()
+    return (where, roots) if len(order) == n else None
 
 
 def springs(ties: Floats) -> Floats:
