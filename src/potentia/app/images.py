@@ -54,7 +54,7 @@ from .image_groups import draw_folds, find_groups
 from .image_pipeline import BOUNDARY, ImagePipeline
 from .image_stages import TrainingImages, two_stages
 from .pixel_functions import PIXEL_FUNCTIONS, check_torch, pixel_function, tried_functions
-from .pixel_values import Classes, find_classes, learn_intensity
+from .pixel_values import NORMALISATIONS, RARE, Classes, find_classes, learn_intensity
 from .pixels import whole
 from .training import TRAINABLE, Run, TimeOverError, check_pairs, fit, fit_marks, make_learner, make_potential
 
@@ -66,12 +66,12 @@ _PAPERS = {"linear": "mbl", "constant": "ilr", "boosting": "ilr", "mlp": "ilr", 
 _FIRST_PIXELS = 20_000
 #: The values of options that are words; those that are not named here are checked where they are used.
 _WORDS = {
-    "rare": ("void", "nearest", "keep"),
+    "rare": RARE,
     "learner": tuple(TRAINABLE),
     "inference": ("trw", "bp", "mean-field"),
     "feature_set": ("filters", "papers", "given"),
     "position": ("yes", "no"),
-    "normalise": ("type", "set", "image"),
+    "normalise": NORMALISATIONS,
     "stacks": STACKS,
 }
 #: The share of the time that classifiers of pixels may take; pairs have the rest.

@@ -129,8 +129,6 @@ def learn_intensity(
     chosen = how
     if how is None:
         how = "type" if all(image.dtype in (np.uint8, np.bool_) for image in seen) else "set"
-    if how not in NORMALISATIONS:
-        raise PotentiaError(f"normalise must be one of {', '.join(NORMALISATIONS)}, not {how!r}.")
     types = [_type_name(image, how) for image in seen]
     kinds = None if how == "image" else sorted(set(types))
     if kinds is not None and len(kinds) > 1 and not (chosen == "type" and all(k[0] == "u" for k in kinds)):
