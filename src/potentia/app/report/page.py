@@ -272,14 +272,9 @@ def _turned(table: Table) -> Table:
 
 def curves(study: StudyResults) -> list[Markup]:
     """A chart per run on common axes: errors if tracked, else the objective."""
-    named = [run for run in study.runs if run[1].get("history")]
-    lines = [(name, history_lines(row["history"])) for name, row in named]
-    errors = [run for run in lines if run[1]]
-    objectives = [
-        (name, history_lines(row["history"], objective=True))
-        for (name, row), (_, tracked) in zip(named, lines, strict=True)
-        if not tracked
-    ]
+    histories = [(name, row["history"]) for name, row in study.runs if row.get("history")]
+    errors = [(name, lines) for name, rows in histories if (lines := history_lines(rows))]
+    objectives = [(name, history_lines(rows, objective=True)) for name, rows in histories if not history_lines(rows)]
     legend = _legend(list({line.name: line for _, tracked in errors for line in tracked}.values()))
     charts = [legend, _charts(errors, "iteration", "error", shared=True)] if errors else []
     if objectives:
