@@ -207,7 +207,7 @@ def damaged_checkpoint(folder):
         (no_change, IMAGES.replace("--out m", "--out photos"), "photos is"),
         (no_change, "train --table data.csv --out m", "--table needs --labels"),
         (no_change, "train --table data.csv --labels a,z --out m", "data.csv: there is no column 'z'"),
-        (no_change, "train --table data.csv --labels size --out m", "data.csv: row 6 has no value"),
+        (no_change, "train --table data.csv --labels size --out m", "data.csv: label 'size' takes 39 values"),
         (no_change, "train --table data.csv --labels a --out data.csv", "data.csv is the data itself"),
         (no_change, "train --table nowhere.csv --labels a --out m", "nowhere.csv: there is no such file"),
         (no_change, "train --table data.csv --labels a,b,a --out m", "--labels names 'a' twice"),
@@ -388,14 +388,14 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(line, folder, full_disk,
 LONG = "train --images photos --masks masks --node mlp --edge linear --out m --json"
 
 
-def interrupt_after(monkeypatch, n, iterations=True):
-    """Ctrl-C right after the n-th iteration's checkpoint."""
+def interrupt_after(monkeypatch, n, iterations=True, pixels=False):
+    """Ctrl-C right after the n-th iteration's checkpoint, or that of the n-th classifier of pixels."""
     count = iter(range(1, 1000))
 
     def interrupting(method):
         def call(self, state, *options):
             method(self, state, *options)
-            if next(count) == n:
+            if pixels == (self.path.suffix == ".pixels") and next(count) == n:
                 raise KeyboardInterrupt
 
         return call
@@ -428,6 +428,21 @@ def test_an_interrupted_run_goes_on_to_the_same_model(folder, monkeypatch, capsy
     assert json.loads(shown.out)["objective"] == whole["objective"]
     assert np.array_equal(pt.load("m").predict_marginals(np.asarray(Image.open("photos/p0.png"))), marginals)
     assert not (folder / "m.checkpoint").exists()
+
+
+def test_a_run_interrupted_among_classifiers_of_pixels_says_what_is_kept(folder, monkeypatch, capsys):
+    assert main([*LONG.split(), "--iterations", "2"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    (folder / "m").unlink()
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2, pixels=True)
+        assert main([*LONG.split(), "--iterations", "2"]) == 130
+    assert "m.checkpoint.pixels keeps the progress" in capsys.readouterr().err.splitlines()[-1]
+    assert main([*LONG.split(), "--iterations", "2"]) == 0
+    shown = capsys.readouterr()
+    assert "resuming after 2 fits of pixels" in shown.err
+    assert json.loads(shown.out)["objective"] == whole["objective"]
+    assert not list(folder.glob("m.checkpoint*"))
 
 
 @pytest.mark.parametrize("learner", ["network", "lmsbn", "independent", "lmbm"])

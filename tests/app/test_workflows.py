@@ -311,8 +311,7 @@ def test_labels_are_any_two_values():
         label.encode(["maybe"])
     with pytest.raises(pt.PotentiaError, match="takes 3 values"):
         learn_label("a", ["x", "y", "z"])
-    with pytest.raises(pt.PotentiaError, match="row 2 has no value"):
-        learn_label("a", ["x", None, "y"])
+    assert learn_label("a", ["x", None, "y"]).encode(["y", None, "x"]).tolist() == [1, -1, 0]
 
 
 def test_labels_come_back_as_training_spelled_them():

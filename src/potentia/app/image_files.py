@@ -484,7 +484,7 @@ def _load(path: Path) -> np.ndarray:
 
 
 class Given(NamedTuple):
-    """What there is beside an image: features and probabilities (*size, n) of the user, and its regions, or None."""
+    """What belongs to an image: features and probabilities (*size, n) of the user, and its regions, or None."""
 
     features: np.ndarray | None = None
     probabilities: np.ndarray | None = None

@@ -280,7 +280,7 @@ class TrainingImages:
     kept: KeptFits = field(default_factory=KeptFits)
 
     def image(self, k: int, rows: PixelRows | None = None) -> tuple[np.ndarray, Given]:
-        """An image as the CRF sees it, and what there is beside it, with regions if `rows` have them."""
+        """An image as the CRF sees it, and what belongs to it, with regions if `rows` have them."""
         image, given = self.read(k)
         values = self.pipeline.prepare(image)
         if rows is not None and rows.regions:

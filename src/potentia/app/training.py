@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -128,16 +128,22 @@ class Run:
     ) -> Iterator[tuple[Checkpoint | None, Mapping[str, Any] | None]]:
         """A checkpoint with a mark of data and options, and its state if it has one; None without a path.
 
-        What it holds in the end is written.
+        What it holds in the end is written, and Ctrl-C says what was kept.
         """
-        if path is None:
-            yield None, None
-            return
-        with Checkpoint(path, digest_of([*marks, f"{self.validation} {self.seed}"])) as checkpoint:
-            try:
-                yield checkpoint, checkpoint.load()
-            finally:
-                checkpoint.flush()
+        mark = digest_of([*marks, f"{self.validation} {self.seed}"])
+        try:
+            with nullcontext() if path is None else Checkpoint(path, mark) as checkpoint:
+                try:
+                    yield checkpoint, None if checkpoint is None else checkpoint.load()
+                finally:
+                    if checkpoint is not None:
+                        checkpoint.flush()
+        except KeyboardInterrupt:
+            if path is None or not path.exists():
+                raise KeyboardInterrupt("interrupted before anything was learned, so nothing is kept") from None
+            raise KeyboardInterrupt(
+                f"interrupted; {path} keeps the progress; run the same command again to resume"
+            ) from None
 
     @property
     def pixel_checkpoint(self) -> Path | None:
@@ -155,22 +161,12 @@ class Run:
 
     @contextmanager
     def resumable(self, marks: Sequence[str]) -> Iterator[Checkpoint | None]:
-        """The checkpoint for a fit inside; `marks` name data and options, and Ctrl-C says what was kept.
-
-        A checkpoint of other data or options is refused.
-        """
+        """The checkpoint for a fit inside; `marks` name data and options. One of other data or options is refused."""
         with self._opened(self.checkpoint, marks) as (checkpoint, state):
             if state is not None:
                 done = f"after iteration {len(state['history'])}, " if state["history"] else ""
                 self.say(f"resuming {done}from {self.checkpoint}")
-            try:
-                yield checkpoint
-            except KeyboardInterrupt:
-                if self.checkpoint is None or not self.checkpoint.exists():
-                    raise KeyboardInterrupt("interrupted before anything was learned, so nothing is kept") from None
-                raise KeyboardInterrupt(
-                    f"interrupted; {self.checkpoint} keeps the progress; run the same command again to resume"
-                ) from None
+            yield checkpoint
 
 
 def make_potential(name: str, seed: int) -> Potential:
