@@ -175,9 +175,9 @@ class LinearChain(torch.nn.Module):
         if segments is not None:
             tags = self._best_segments(given, segments, mask)[0]
         elif self._uses_tensors(given):
-            c = self._chains(given, mask)
-            tags, score = tensor_chain.best_paths(c)
-            refuse_bad_sums(score)
+            best, score = tensor_chain.k_best_paths(self._chains(given, mask), 1)
+            refuse_bad_sums(score[:, 0])
+            tags = best[:, 0]
         else:
             tags = self._kernel_best(given, mask)
         if padded:

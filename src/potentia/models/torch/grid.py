@@ -81,38 +81,30 @@ class _Grid(torch.nn.Module):
         layout = self.layout_of(logits)
         node = logits.flatten(2).transpose(0, 1)
         if fields is None and not self.uses_tensor(logits):
-            mu = self._by_kernels(layout, node, pairs)
+            layer, theta = self.as_layer(layout, node, pairs, "kernels")
+            mu = layer(theta)["variables"].reshape(node.shape[1], -1, self.n_classes).permute(2, 0, 1)
         else:
-            mu = self._by_tensors(layout, TensorScores(node, pairs), fields)
+            reason = why_not_tensor(self.inference)
+            if reason is not None:
+                raise PotentiaError(reason)
+            scores, run = TensorScores(node, pairs), Schedule.of(self.inference, _MEMORY)
+            if isinstance(self.inference, MeanField):
+                mu = mean_field(layout.plan, scores, run, fields, pairs=False).variables
+            else:
+                mu = message_passing(layout.plan, scores, run, pairs=False).variables
         return mu.transpose(0, 1).reshape(logits.shape)
 
-    def _by_tensors(self, layout: _Layout, scores: TensorScores, fields: Field | None) -> Tensor:
-        """Marginals of pixels by tensor operations."""
-        reason = why_not_tensor(self.inference)
-        if reason is not None:
-            raise PotentiaError(reason)
-        run = Schedule.of(self.inference, _MEMORY)
-        if isinstance(self.inference, MeanField):
-            return mean_field(layout.plan, scores, run, fields, pairs=False).variables
-        return message_passing(layout.plan, scores, run, pairs=False).variables
-
-    def _by_kernels(self, layout: _Layout, node: Tensor, pairs: Tensor) -> Tensor:
-        """Marginals of pixels by the kernels, images as one union of grids."""
+    def as_layer(self, layout: _Layout, node: Tensor, pairs: Tensor, backend: str) -> tuple[Any, dict[str, Tensor]]:
+        """A `CRFLayer` of the union of a batch's grids, and its scores."""
         from .layer import CRFLayer
 
-        theta, batch = self.theta(node, pairs), node.shape[1]
-        mu = CRFLayer([layout.graph] * batch, self.inference, backend="kernels")(theta)["variables"]
-        return mu.reshape(batch, -1, self.n_classes).permute(2, 0, 1)
-
-    @staticmethod
-    def theta(node: Tensor, pairs: Tensor) -> dict[str, Tensor]:
-        """Scores of a batch of images as those of one graph, for `CRFLayer`."""
         states, batch = node.shape[:2]
         table = pair_tables(TensorScores(node, pairs)).expand(-1, -1, batch, -1)
-        return {
+        theta = {
             "node": node.permute(1, 2, 0).reshape(-1, states),
             "edge": table.permute(2, 3, 0, 1).reshape(-1, states, states),
         }
+        return CRFLayer([layout.graph] * batch, self.inference, backend=backend), theta
 
     def checked(self, logits: Any, features: Any = None, channels: int = 0) -> tuple[Tensor, Tensor | None]:
         """Logits and features of at least float32; refuses shapes that do not fit."""
@@ -157,7 +149,9 @@ class GridCRF(_Grid):
         backend: str = "auto",
     ) -> None:
         check_choice("pairs", pairs, PAIRS)
-        for name, side in zip(("height", "width"), _pair_of(size), strict=True):
+        if not isinstance(size, Sequence) or len(size) != 2:
+            raise PotentiaError(f"size must be (height, width), not {shown(size)}.")
+        for name, side in zip(("height", "width"), size, strict=True):
             check_count(name, side, 1)
         check_count("channels", channels)
         if (pairs == "features") != (channels > 0):
@@ -237,26 +231,12 @@ class GridCRF(_Grid):
             flat = terms(mu.permute(0, 2, 3, 1).flatten(0, 2), y.clamp_min(0))
             value = torch.where(y >= 0, flat, 0.0).sum()
         else:
-            value = self._by_layer(node, extra, y, loss)
+            layout, backend = self.layout_of(node), "tensor" if self.uses_tensor(node) else "kernels"
+            pairs = self.pair_scores(layout, extra, node.dtype)
+            layer, theta = self.as_layer(layout, node.flatten(2).transpose(0, 1), pairs, backend)
+            value = layer.loss(theta, y, loss, reduction="sum")
         seen = (y >= 0).sum()
         return (value if reduction == "sum" else value / seen).to(logits.dtype)
-
-    def _by_layer(self, node: Tensor, features: Tensor | None, labels: Tensor, loss: Loss) -> Tensor:
-        """The summed loss of a batch of images by `CRFLayer`."""
-        from .layer import CRFLayer
-
-        layout, backend = self.layout_of(node), "tensor" if self.uses_tensor(node) else "kernels"
-        pairs = self.pair_scores(layout, features, node.dtype)
-        theta = self.theta(node.flatten(2).transpose(0, 1), pairs)
-        layer = CRFLayer([layout.graph] * len(node), self.inference, backend=backend)
-        return layer.loss(theta, labels, loss, reduction="sum")
-
-
-def _pair_of(size: Any) -> tuple[Any, Any]:
-    """Height and width."""
-    if not isinstance(size, Sequence) or len(size) != 2:
-        raise PotentiaError(f"size must be (height, width), not {shown(size)}.")
-    return size[0], size[1]
 
 
 def _hidden_labels(labels: Any, logits: Tensor, n_classes: int, ignore_index: int) -> Tensor:

@@ -43,16 +43,14 @@ class Group(Indices):
     """Variables (V,) that are updated together.
 
     Buffers: `variables`; `table`, of every slot its table in [tables, transposed tables, one of zeros]; `opposite`,
-    where the message of the pair's other end lies in group `source`, or in all groups; `other`, likewise the variable
-    of the other end; `pair` (degree, V), the counting number of every slot over C of its variable, zero in padding;
-    `scale`, the counting number of every slot; `total` and `single`, C and c of every variable.
+    where the message of the pair's other end lies in all groups; `other`, likewise the variable of the other end;
+    `pair` (degree, V), the counting number of every slot over C of its variable, zero in padding; `scale`, the counting
+    number of every slot; `total` and `single`, C and c of every variable.
     """
 
-    def __init__(
-        self, shape: tuple[int, int], source: int | None, indices: dict[str, Ints], numbers: dict[str, Floats]
-    ) -> None:
+    def __init__(self, shape: tuple[int, int], indices: dict[str, Ints], numbers: dict[str, Floats]) -> None:
         super().__init__(indices, numbers)
-        self.shape, self.source = shape, source
+        self.shape = shape
 
 
 class PairPlan(Indices):
@@ -117,7 +115,6 @@ def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single:
     for number, group in enumerate(groups):
         group_of[group], within[group] = number, np.arange(len(group))
     slots = _slots(groups, pairs, n)
-    ptr = np.cumsum([0, *(part.size for part in slots)])
     variable_ptr = np.cumsum([0, *map(len, groups)])
     place = _ends(groups, pairs, n).T.ravel()
     made = []
@@ -125,17 +122,14 @@ def _build_groups(groups: list[Ints], pairs: Ints, n: int, pair: Floats, single:
         flat = ends.ravel()
         real, pair_of, side = flat >= 0, flat // 2, flat % 2
         other = pairs.ravel()[flat[real] ^ 1]
-        sources = np.unique(group_of[other])
-        source = int(sources[0]) if len(sources) == 1 else None
         table, opposite, neighbour = (np.zeros(len(flat), dtype=np.int64) for _ in range(3))
         table[:] = 2 * m
         table[real] = pair_of[real] + m * side[real]
-        opposite[real] = place[flat[real] ^ 1] - (ptr[source] if source is not None else 0)
-        neighbour[real] = within[other] + (0 if source is not None else variable_ptr[group_of[other]])
+        opposite[real], neighbour[real] = place[flat[real] ^ 1], variable_ptr[group_of[other]] + within[other]
         count = np.where(real, pair[pair_of], 0.0).reshape(ends.shape)
         indices = {"variables": group, "table": table, "opposite": opposite, "other": neighbour}
         numbers = {"pair": count / total[group], "scale": np.where(real, pair[pair_of], 1.0), "total": total[group]}
-        made.append(Group(ends.shape, source, indices, {**numbers, "single": single[group]}))
+        made.append(Group(ends.shape, indices, {**numbers, "single": single[group]}))
     return made
 
 
@@ -224,11 +218,6 @@ class Schedule(NamedTuple):
     uniform: bool = False
     damping: float = 0.0
 
-    @property
-    def all_at_once(self) -> bool:
-        """Whether the number of iterations does not depend on changes."""
-        return self.tol <= 0.0 or torch.compiler.is_compiling()
-
     @classmethod
     def of(cls, inference: Any, memory: int) -> Schedule:
         """Schedule as a method's options ask for them."""
@@ -261,11 +250,14 @@ def message_passing(
         return [torch.softmax(belief.detach(), 0) for belief in state[n:]]
 
     lam = list(settled(some, [*lam, *(part.node for part in ready)], run, marginals))[:n]
-    beliefs = [_heard(group, part, _source(group, lam))[1] for group, part in zip(plan.groups, ready, strict=True)]
+    source = torch.cat(lam, -1)
+    beliefs = [_heard(group, part, source)[1] for group, part in zip(plan.groups, ready, strict=True)]
     variables = torch.cat([torch.softmax(b, 0) for b in beliefs], -1).index_select(-1, plan.order)
     joint = _joint(plan, scores, lam) if pairs or value else None
     total = None if not value or joint is None else _value(plan, scores, lam, joint)
-    return PairMarginals(variables, _softmax_pairs(joint) if pairs and joint is not None else None, total)
+    if not pairs or joint is None:
+        return PairMarginals(variables, None, total)
+    return PairMarginals(variables, torch.softmax(joint.flatten(0, 1), 0).reshape(joint.shape), total)
 
 
 def _prepare(plan: PairPlan, scores: TensorScores) -> list[_Ready]:
@@ -293,13 +285,6 @@ def _first_messages(group: Group, ready: _Ready, uniform: bool) -> Tensor:
     return node.unsqueeze(2).expand(-1, -1, *group.shape).reshape(shape)
 
 
-def _source(group: Group, lam: list[Tensor]) -> Tensor:
-    """Messages among which those of the group's other ends lie."""
-    if group.source is not None:
-        return lam[group.source]
-    return torch.cat(lam, -1)
-
-
 def _heard(group: Group, ready: _Ready, source: Tensor) -> tuple[Tensor, Tensor]:
     """Messages to the variables of a group, (L, B, degree, V), and their log-beliefs, (L, B, V)."""
     table, lam = ready.table, source.index_select(-1, group.opposite)
@@ -310,7 +295,7 @@ def _heard(group: Group, ready: _Ready, source: Tensor) -> tuple[Tensor, Tensor]
 
 def _update(group: Group, ready: _Ready, lam: list[Tensor], number: int, damping: float) -> tuple[Tensor, Tensor]:
     """New messages of a group, and its log-beliefs."""
-    log_m, belief = _heard(group, ready, _source(group, lam))
+    log_m, belief = _heard(group, ready, torch.cat(lam, -1))
     if group.shape[0] == 0:
         return lam[number], belief
     wide = belief.unsqueeze(2)
@@ -342,7 +327,7 @@ def settled(
     read: Callable[..., Sequence[Tensor]] = lambda *state: state,
 ) -> tuple[Tensor, ...]:
     """All iterations, or with a tolerance one by one until nothing of what `read` gives changes by as much."""
-    if run.all_at_once:
+    if run.tol <= 0.0 or torch.compiler.is_compiling():
         return in_segments(some, first, run)
     state: tuple[Tensor, ...] = tuple(first)
     before: Sequence[Tensor] = ()
@@ -371,11 +356,6 @@ def _joint(plan: PairPlan, scores: TensorScores, lam: list[Tensor]) -> Tensor:
     first, second = (every.index_select(-1, plan.ends[side]) for side in range(2))
     scaled = pair_tables(scores) / plan.counting.to(every.dtype)
     return scaled + first.unsqueeze(1) + second.unsqueeze(0)
-
-
-def _softmax_pairs(joint: Tensor) -> Tensor:
-    """Joint scores as probabilities over both axes of states."""
-    return torch.softmax(joint.flatten(0, 1), 0).reshape(joint.shape)
 
 
 def _masked(belief: Tensor, dead: Tensor) -> Tensor:
@@ -444,8 +424,7 @@ def _expected(group: Group, ready: _Ready, q: list[Tensor]) -> Tensor | float:
     """Expected scores of a group's labels under the marginals of their neighbours, (L, B, V)."""
     if group.shape[0] == 0:
         return 0.0
-    source = q[group.source] if group.source is not None else torch.cat(q, -1)
-    near, table = source.index_select(-1, group.other), ready.table
+    near, table = torch.cat(q, -1).index_select(-1, group.other), ready.table
     sums = table * (near - near.sum(0, keepdim=True)) if table.dim() == 2 else (table * near).sum(1)
     real = (ready.weight != 0).to(near.dtype)
     return (sums.reshape(*sums.shape[:2], *group.shape) * real).sum(2)

@@ -146,12 +146,6 @@ def pair_marginals(c: Chains) -> Tensor:
     return _pair_marginals(c, _both_sums(c), 0, c.emissions.shape[1] - 1)
 
 
-def best_paths(c: Chains) -> tuple[Tensor, Tensor]:
-    """The best tags (B, T), -1 outside the mask, and their scores (B,) [Viterbi]."""
-    tags, score = k_best_paths(c, 1)
-    return tags[:, 0], score[:, 0]
-
-
 def k_best_paths(c: Chains, k: int) -> tuple[Tensor, Tensor]:
     """The k best tags (B, k, T), -1 outside the mask, and their scores (B, k), -inf where there are no more."""
     batch, n_steps, states = c.emissions.shape

@@ -123,15 +123,11 @@ def _ended(values: Tensor, last: float) -> Tensor:
     return torch.cat([values, values.new_full((1,), last)])
 
 
-def _negated(values: Tensor) -> Tensor:
-    """Minus the messages; a dead configuration stays at -inf."""
-    return torch.where(values == -torch.inf, -torch.inf, -values)
-
-
 def _belief(theta: Tensor, lam: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """theta + messages of children - messages to parents."""
+    """theta + messages of children - messages to parents; a dead configuration stays at -inf."""
     ended = _ended(lam, 0.0)
-    return theta + ended[down].sum(-1) + _negated(ended[up]).sum(-1)
+    sent = ended[up]
+    return theta + ended[down].sum(-1) + torch.where(sent == -torch.inf, -torch.inf, -sent).sum(-1)
 
 
 def region_messages(plan: RegionPlan, theta: Tensor, run: Schedule, value: bool = False) -> RegionMarginals:
