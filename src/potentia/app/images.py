@@ -212,6 +212,7 @@ class ImageSegmenter(Params):
                 self.feature_set == "given" and self.features is None,
                 "--feature-set given takes the features in --features, which is missing.",
             ),
+            (self.regions not in (None, "yes", "no"), f"regions must be 'yes', 'no' or None, not {self.regions!r}."),
             (
                 self.regions == "yes" and not self._may_see_regions,
                 "--regions goes with filters of images: leave out --stacks volumes, --superpixels, --probabilities and "
