@@ -481,7 +481,8 @@ def _fit_regions(
         # unknown labels, -1, have no weight that counts
         shares = [e.all_weights * weights[e.all_labels] for e in own]
         balanced = [Example(e.graph, e.features, e.labels, w) for e, w in zip(own, shares, strict=True)]
-    found = CrossFitted(partial(pixel_function, node, run.seed, int(own[0].graph.n_states[0])), balanced, "node")
+    make = partial(pixel_function, node, run.seed, int(own[0].graph.n_states[0]), leaves=16)
+    found = CrossFitted(make, balanced, "node")
     seen = [e.with_features({"node": soft}) for e, soft in zip(own, found.unseen, strict=True)]
     soft = [log_probabilities(found.final.scores(e.features["node"])) for e in held]
     facts = fit(model, seen, [e.with_features({"node": s}) for e, s in zip(held, soft, strict=True)], digest, run)

@@ -23,12 +23,12 @@ PIXEL_FUNCTIONS = (*CRF_FUNCTIONS, "forest", "lightgbm", "network", "auto")
 _LEAST = 1e-4
 
 
-def pixel_function(name: str, seed: int, n_states: int) -> Potential:
-    """An unfitted classifier of pixels."""
+def pixel_function(name: str, seed: int, n_states: int, leaves: int = 32) -> Potential:
+    """An unfitted classifier of pixels, or of superpixels, of which there are fewer: `leaves` of boosted trees."""
     if name == "boosting":  # trees of some features each, in small steps, whose leaves may be far smaller than usual
         drawn = max(10_000, min(30_000, 240_000 // n_states))  # a row costs as much as there are classes
         return Boosting(
-            50, 0.1, drawn, 0.002, 0.005, max_leaves=32, bins=64, features=0.3, more_rounds=50, seed=seed
+            50, 0.1, drawn, 0.002, 0.005, max_leaves=leaves, bins=64, features=0.3, more_rounds=50, seed=seed
         )  # fmt: skip
     if name == "lightgbm":
         return LightGBM(50, 0.1, more_rounds=50, params={"feature_fraction": 0.3}, seed=seed)
