@@ -47,12 +47,7 @@ SETS = {
     ),
 }
 #: What the command is told, by method; "potentia" is its default.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "potentia": {},
-    "filters": {"regions": "no"},
-    "superpixels": {"superpixels": 300},
-    "papers": {"feature_set": "papers"},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"potentia": {}, "filters": {"regions": "no"}, "superpixels": {"superpixels": 300}}
 METHODS = (*OPTIONS, "forest", "lightgbm")
 #: Draws of images for an interval.
 _DRAWS = 10_000

@@ -543,7 +543,6 @@ def tables(rows: Rows) -> list[Table]:
 #: Cells of the same parts that have no rows yet; move them to the study to run them.
 LONG = [
     *grid(part=("job",), data=("potentia", "CRFsuite")),
-    *grid(part=("grobid",), data=("affiliation-address",), features=(_REMEMBERING,), fold=range(3, FOLDS)),
     *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2, FOLDS)),
 ]
 
@@ -555,7 +554,7 @@ STUDY = Study(
         *grid(part=("calls",), data=("CoNLL-2000",)),
         *grid(part=("segments",), data=("WNUT-17", "CoNLL-2000"), sentences=(2000,)),
         *grid(part=("grobid",), data=GROBID, features=("template",), fold=range(FOLDS)),
-        *grid(part=("grobid",), data=("affiliation-address",), features=(_REMEMBERING,), fold=range(3)),
+        *grid(part=("grobid",), data=("affiliation-address",), features=(_REMEMBERING,), fold=range(FOLDS)),
         *grid(part=("grobid",), data=("affiliation-address",), features=("more",), fold=range(2)),
     ],
     grid(part=("grobid",), data=("date",), features=("template",), fold=(0,)),
