@@ -7,6 +7,7 @@ million weights; and segments beside chains with tags.
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import re
@@ -17,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -435,7 +437,8 @@ def _run_job(system: str, scale: int) -> Row:
         for tokens, labels in zip(X, y, strict=True):
             trainer.append(tokens, labels)
         trainer.set_params({"c2": 1.0, "max_iterations": _JOB_STEPS, "feature.possible_states": True})
-        with tempfile.TemporaryDirectory() as folder:
+        # its log goes to standard output, where the row is expected
+        with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()):
             trainer.train(str(Path(folder) / "model"))
         weights, objective = trainer.logparser.featgen_num_features, trainer.logparser.last_iteration["loss"]
     # of a step: the last ones, since the first comes after reading
