@@ -120,3 +120,29 @@ def test_groups_go_with_fit_search_and_validation():
         pt.ImageSegmenter(**options).fit(images, masks, run=Run(validation=0.5))
     options = {"groups": ["a", "a", "b", "b"], "search": True, "budget": 1e-9}
     assert pt.ImageSegmenter(**options).fit(images, masks).score(images, masks) > 0.8
+
+
+class Interrupted(Run):
+    """A run that Ctrl-C ends after some fits of pixels."""
+
+    left = 3
+
+    def check_time(self):
+        type(self).left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+
+def test_a_checkpoint_of_other_groups_is_refused(tmp_path):
+    """Also if they come from a file of the same name."""
+    rng = np.random.default_rng(0)
+    masks = [np.tile(np.arange(24) > 8 + k, (24, 1)).astype(np.uint8) for k in range(4)]
+    images = [(100 * mask + rng.integers(0, 60, (24, 24))).astype(np.uint8) for mask in masks]
+    model = pt.ImageSegmenter(node="linear", iterations=2, position="no", regions="no", groups=["a", "a", "b", "b"])
+    with pytest.raises(KeyboardInterrupt, match="keeps the progress"):
+        model.fit(images, masks, run=Interrupted(checkpoint=tmp_path / "c"))
+    model.groups = ["a", "b", "a", "b"]
+    with pytest.raises(pt.PotentiaError, match="other options or data"):
+        model.fit(images, masks, run=Run(checkpoint=tmp_path / "c"))
+    model.groups = ["x", "x", "y", "y"]  # the same ones by other names
+    model.fit(images, masks, run=Run(checkpoint=tmp_path / "c"))

@@ -137,7 +137,7 @@ def test_volumes_and_given_features_have_no_regions():
     for options in ({"stacks": "volumes"}, {"superpixels": 9}, {"feature_set": "papers"}):
         with pytest.raises(pt.PotentiaError, match="--regions goes with filters of images"):
             pt.ImageSegmenter(regions="yes", **options).fit(images, masks)
-    with pytest.raises(pt.PotentiaError, match="regions must be 'yes', 'no' or None, not True"):
+    with pytest.raises(pt.PotentiaError, match="regions must be one of 'yes', 'no' or None, not True"):
         pt.ImageSegmenter(regions=True).fit(images, masks)
 
 

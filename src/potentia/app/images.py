@@ -56,7 +56,17 @@ from .image_stages import TrainingImages, two_stages
 from .pixel_functions import PIXEL_FUNCTIONS, check_torch, pixel_function, tried_functions
 from .pixel_values import NORMALISATIONS, RARE, Classes, find_classes, learn_intensity
 from .pixels import whole
-from .training import TRAINABLE, Run, TimeOverError, check_pairs, fit, fit_marks, make_learner, make_potential
+from .training import (
+    INFERENCE,
+    TRAINABLE,
+    Run,
+    TimeOverError,
+    check_pairs,
+    fit,
+    fit_marks,
+    make_learner,
+    make_potential,
+)
 
 __all__ = ["ImagePipeline", "ImageSegmenter", "train"]
 
@@ -68,9 +78,10 @@ _FIRST_PIXELS = 20_000
 _WORDS = {
     "rare": RARE,
     "learner": tuple(TRAINABLE),
-    "inference": ("trw", "bp", "mean-field"),
+    "inference": tuple(INFERENCE),
     "feature_set": ("filters", "papers", "given"),
     "position": ("yes", "no"),
+    "regions": ("yes", "no"),
     "normalise": NORMALISATIONS,
     "stacks": STACKS,
 }
@@ -212,7 +223,6 @@ class ImageSegmenter(Params):
                 self.feature_set == "given" and self.features is None,
                 "--feature-set given takes the features in --features, which is missing.",
             ),
-            (self.regions not in (None, "yes", "no"), f"regions must be 'yes', 'no' or None, not {self.regions!r}."),
             (
                 self.regions == "yes" and not self._may_see_regions,
                 "--regions goes with filters of images: leave out --stacks volumes, --superpixels, --probabilities and "
@@ -425,9 +435,9 @@ def _fit_images(
     """
     weights = _class_weights(chosen.class_weight, labels, classes)
     pipeline = _unfitted(chosen, read, classes, weights, run)
-    digest = _digest(pipeline, read, labels, chosen)
     facts: dict[str, Any] = {"n_images": len(read.files), "classes": classes.names}
     groups = find_groups(chosen.groups, read.files)
+    digest = _digest(pipeline, read, labels, chosen, groups)
     own, held = (part.tolist() for part in run.split(len(read.files), groups))
     if groups is not None and len(np.unique(groups[own])) < 2:
         raise PotentiaError("--validation leaves one group to train on, but cross-validation needs two or more.")
@@ -541,11 +551,16 @@ def _crf(chosen: ImageSegmenter, run: Run, weights: Floats | None) -> CRF:
     return CRF(potentials, make_learner(chosen.learner, potentials, run, *options))
 
 
-def _digest(pipeline: ImagePipeline, read: InputReader, labels: Sequence[np.ndarray], chosen: ImageSegmenter) -> str:
-    """A digest of the data and of the options that the model does not tell."""
-    options = [
-        chosen._functions[0], chosen.position, chosen.regions, chosen.pixels, chosen.class_weight, chosen.groups
-    ]  # fmt: skip
+def _digest(
+    pipeline: ImagePipeline,
+    read: InputReader,
+    labels: Sequence[np.ndarray],
+    chosen: ImageSegmenter,
+    groups: Ints | None,
+) -> str:
+    """A digest of the data and of the options that the model does not tell; groups by their images, not their file."""
+    together = None if groups is None else groups.tolist()
+    options = [chosen._functions[0], chosen.position, chosen.regions, chosen.pixels, chosen.class_weight, together]
     parts: list[str | bytes] = [repr(pipeline.settings()), repr(options)]
     for k, file in enumerate(read.files):
         image, given = read(k)
